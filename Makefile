@@ -17,11 +17,11 @@ export MPLBACKEND := Agg
 export PYTHONDONTWRITEBYTECODE := # where it is set, each of the hundreds of processes of the tests compiles all that it imports
 test: export TEST_SIZE := $(SIZE)
 test: export TEST_SEED := $(SEED)
-test bench claims mutants adoption scenarios policies-live soak: export OMP_NUM_THREADS := 1
-test bench claims mutants adoption scenarios policies-live soak: export OPENBLAS_NUM_THREADS := 1
+test bench claims mutants adoption scenarios soak: export OMP_NUM_THREADS := 1
+test bench claims mutants adoption scenarios soak: export OPENBLAS_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: setup demo test test-all pytest check bench loader claims mutants docs screenshots figures wheels adoption faults scenarios policies-live soak clean help
+.PHONY: setup demo test test-all pytest check bench loader claims mutants docs screenshots figures wheels adoption faults scenarios soak clean help
 
 setup: $(READY) ## make .venv and install Sublet into it with all that development needs
 	@echo "Ready: try 'make demo', or $(BIN)/sublet --help"
@@ -68,9 +68,6 @@ scenarios: $(READY) ## all forty fault scenarios: a table, and out/scenarios.jso
 adoption: $(READY) ## scripts as people write them, before and after, under strikes; loops of the guide, resized: some ten minutes
 	$(BIN)/python -m pip install $(PIP_ARGS) $(addprefix -c ,$(CONSTRAINTS)) -e '.[integrations]'
 	TEST_SIZE=full $(BIN)/python -m pytest tests/adoption tests/unit/integrations
-
-policies-live: $(READY) ## six policies with three real jobs each, whose widths and batches change: some five minutes
-	TEST_SIZE=full $(BIN)/python -m pytest tests/conformance/test_live.py
 
 soak: $(READY) ## small jobs under random faults for HOURS=8 of the cloud (SPEEDUP=16: half an hour), SEED=1; out/soak.json
 	$(BIN)/python -m tests.soak --hours $(HOURS) --speedup $(SPEEDUP) --seed $(SEED) --json out/soak.json

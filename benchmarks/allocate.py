@@ -21,7 +21,7 @@ from sublet.solve.arrays import Floats, Ints
 from sublet.solve.knapsack.price import clearing
 from sublet.solve.knapsack.split import Problem, best_split
 from sublet.solve.mip.highs import Chosen, choose
-from sublet.solve.mip.moves import NOT_RUNNING, Coupled, best_moves
+from sublet.solve.mip.moves import NOT_RUNNING, Coupled, best_moves, total
 
 T = TypeVar("T")
 # J jobs, C choices (widths 0 to the greatest)
@@ -94,7 +94,7 @@ def changes(sizes: tuple[int, ...]) -> None:
             asked = _running(kind, jobs)
             found, ours_ms = _ms(lambda asked=asked: best_moves(asked), 1)
             whole, highs_ms = _ms(lambda asked=asked: _highs(asked.gain_JC, asked.use_RJC, asked.limit_R), 0)
-            theirs = -np.inf if whole.column_J is None else asked.total(whole.column_J)
+            theirs = -np.inf if whole.column_J is None else total(asked, whole.column_J)
             assert found.total >= theirs - 1e-6 * abs(theirs)
             gap = "   none" if theirs == -np.inf else f"{max(whole.bound - theirs, 0.0) / abs(theirs):8.4%}"
             print(

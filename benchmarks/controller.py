@@ -22,7 +22,7 @@ from sublet.domain.plan import Plan, Snapshot
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller_api.api import ControllerApi
 from sublet.runtime.jobs.spec import JobSpec
-from sublet.testing.memory_cloud import MemoryCloud, Training, api_over, one_gpu_offer
+from sublet_lab.memory_cloud import MemoryCloud, Training, api_over, one_gpu_offer
 
 
 class Timed:

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sublet.domain.budget import Budget
-from sublet.domain.plan import Plan, Snapshot
+from sublet.domain.plan import Plan, Snapshot, arrival
 from sublet.planning.draft import Draft
-from sublet.planning.ranking import arrival
 from sublet.runtime.controller.core.loop import Controller
 from sublet.runtime.controller.host import HostServices, Options
 from sublet.runtime.controller.money.timekeeping import clock_from

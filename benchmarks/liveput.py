@@ -16,8 +16,8 @@ import numpy as np
 from sublet.perf.grids import SpotJob, spot_job
 from sublet.perf.parcae import parcae_costs
 from sublet.policies.liveput.policy import Liveput
-from sublet.sim.rides.ride import Way, ride
 from sublet.solve.expectation import Loss, expected_moves
+from sublet_lab.rides.ride import Way, ride
 
 SIZES = (32, 128, 512)
 DEPTHS = (2, 3, 4, 6, 8, 12, 16)

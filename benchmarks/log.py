@@ -28,7 +28,7 @@ from sublet.runtime.controller.host import PACES, HostServices, Options, Paces
 from sublet.runtime.controller.states import Ending
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.store import Store, connect_file
-from sublet.testing.memory_cloud import MemoryCloud, api_over, one_gpu_offer
+from sublet_lab.memory_cloud import MemoryCloud, api_over, one_gpu_offer
 
 OFFERS = (one_gpu_offer("spot", 0.5), one_gpu_offer("on-demand", 1.5))
 LIMITS = {"spot": Limit(max_nodes=4), "on-demand": Limit(max_nodes=4)}

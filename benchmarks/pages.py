@@ -30,7 +30,7 @@ from sublet.domain.budget import Limit
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller.watch.history import HistoryRow
 from sublet.runtime.controller_api.api import ControllerApi
-from sublet.testing.memory_cloud import MemoryCloud, api_over, one_gpu_offer
+from sublet_lab.memory_cloud import MemoryCloud, api_over, one_gpu_offer
 
 GOAL_S, GOAL_RATIO = 1.0, 1.1
 SECONDS, ROUNDS = 8, 3

@@ -32,7 +32,7 @@ from sublet.runtime.clock import Clock
 from sublet.runtime.controller_api.api import ControllerApi
 from sublet.runtime.controller_api.views import JobView
 from sublet.runtime.jobs.spec import JobSpec
-from sublet.testing.memory_cloud import MemoryCloud, Training, api_over, one_gpu_offer
+from sublet_lab.memory_cloud import MemoryCloud, Training, api_over, one_gpu_offer
 
 GOAL_PER_S = 1_000
 ASKED, TURNS = 1_000, 5  # in each turn, of which the first does not count

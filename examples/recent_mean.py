@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from sublet.domain.quantity import whole
-from sublet.market.forecast.score import forecast_errors
-from sublet.market.forecast.simple import Persistence, asked_for, bounded
+from sublet.market.forecast import Persistence, asked_for, bounded
 from sublet.market.traces import load_trace
 from sublet.solve.arrays import Floats
+from sublet_lab.forecasting.score import forecast_errors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

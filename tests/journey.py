@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from sublet.domain.budget import Limit
+from sublet.domain.budget import Budget, Limit
+from sublet.domain.money import Money
 from sublet.domain.offer import Market
 from sublet.domain.plan import Plan, Snapshot
 from sublet.perf.speedup import Amdahl
@@ -22,7 +23,7 @@ from sublet.policies.price.policy import Price
 from sublet.sim.simulator import Cloud, simulate
 from sublet.testing.values import a_job, an_offer
 
-__all__ = ["JOURNEYS", "Call", "Journey", "journey_on"]
+__all__ = ["JOURNEYS", "Call", "Journey", "a_rented_pool", "jobs", "journey_on", "short_pools", "three_paid_kinds"]
 
 LANGUAGE = "sublet.domain."
 JOBS = 12  # that are there when the last one comes: the event that is looked at
@@ -116,7 +117,7 @@ def _callers(frame: Any) -> Iterator[Any]:
     yield frame
 
 
-def _jobs() -> list[Any]:
+def jobs() -> list[Any]:
     speeds = [Amdahl(parallel=parallel) for parallel in (0.8, 0.9, 0.95, 0.98)]
     return [
         a_job(f"j{at}", 60.0 * at, work=36_000.0 * (1 + at % 5), speed=speeds[at % 4], max_gpus=8, restart_s=30.0)
@@ -128,29 +129,39 @@ def journey_on(cloud: Cloud) -> Journey:
     """Of the event that the last job comes."""
     followed = _Followed()
     with suppress(_EnoughError):
-        simulate(_jobs(), followed, cloud, keep_segments=False)
+        simulate(jobs(), followed, cloud, keep_segments=False)
     return Journey(followed.calls)
 
 
-def rented() -> Journey:
-    """A job comes; nodes of one pool are rented as they are needed."""
-    return journey_on(Cloud(offers=(an_offer("o", gpus=4, market=Market.ON_DEMAND),)))
+def a_rented_pool() -> Cloud:
+    """Nodes of one pool are rented as they are needed."""
+    return Cloud(offers=(an_offer("o", gpus=4, market=Market.ON_DEMAND),))
 
 
-def paid() -> Journey:
-    """A job comes; three kinds of GPU are paid for, and do not go round."""
+def three_paid_kinds() -> Cloud:
+    """Three kinds of GPU are paid for, and do not go round."""
     offers = [an_offer(gpu, gpus=4, gpu=gpu, market=Market.ON_DEMAND) for gpu in ("T4", "V100", "A100")]
     limits = {offer.id: Limit(min_nodes=3, max_nodes=3) for offer in offers}
-    return journey_on(Cloud(offers=tuple(offers), limits=limits))
+    return Cloud(offers=tuple(offers), limits=limits)
 
 
-JOURNEYS: dict[str, Callable[[], Journey]] = {"one rented pool": rented, "three kinds, paid for": paid}
+def short_pools() -> Cloud:
+    """Spot and on demand in a pool each, and money for less than all could use."""
+    offers = [
+        an_offer("s", gpus=1, usd_per_h="1", pool="spot", hazard_per_h=0.1),
+        an_offer("d", gpus=1, usd_per_h="3", pool="steady", market=Market.ON_DEMAND),
+    ]
+    limits = {"s": Limit(max_nodes=6), "d": Limit(max_nodes=2)}
+    return Cloud(offers=tuple(offers), limits=limits, budget=Budget(purse=Money.from_usd("900")))
+
+
+JOURNEYS: dict[str, Callable[[], Cloud]] = {"one rented pool": a_rented_pool, "three kinds, paid for": three_paid_kinds}
 
 
 def main() -> None:
     """Print each journey."""
-    for title, walk in JOURNEYS.items():
-        found = walk()
+    for title, cloud in JOURNEYS.items():
+        found = journey_on(cloud())
         sys.stdout.write(f"{title}: {found.stays} stays in {found.rooms} rooms, {found.files} files\n")
         sys.stdout.write("".join(f"  {line}\n" for line in found.lines()) + "\n")
 

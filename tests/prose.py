@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["NOT_HELD", "Area", "areas_of", "docstrings_of", "sentences_of"]
+__all__ = ["Area", "areas_of", "docstrings_of", "sentences_of"]
 
 MOST_WORDS = 40
 MOST_WHO = 3  # in 10,000 words
@@ -20,10 +20,6 @@ AVOIDED = re.compile(
     re.IGNORECASE,
 )
 RIDDLE = re.compile(r"(?:Nobody|What|Who|Whoever|Whom|Whose)\b")
-NOT_HELD = (  # rewritten at present; to be emptied
-    *("src/sublet/planning", "src/sublet/policies"),
-    *("src/sublet/runtime/controller", "src/sublet/runtime/controller_api"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +69,14 @@ def docstrings_of(text: str) -> Iterator[tuple[int, str]]:
                 yield getattr(node, "lineno", 1), said
 
 
-def areas_of(tree: Path, *, held: bool = False) -> dict[str, Area]:
-    """Folders of `docs`, packages of `src` and `lab`; with `held`, without the places that are not held yet."""
+def areas_of(tree: Path) -> dict[str, Area]:
+    """Folders of `docs`, packages of `src` and `lab`."""
     found: dict[str, list[tuple[str, str]]] = defaultdict(list)
     pages = [*(tree / "docs").rglob("*.md"), *tree.glob("*.md")]
     modules = [path for root in ("src/sublet", "lab/src/sublet_lab") for path in (tree / root).rglob("*.py")]
     for path in sorted([*pages, *modules]):
         place = path.relative_to(tree)
-        if "archive" in place.parts or (held and any(place.is_relative_to(each) for each in NOT_HELD)):
+        if "archive" in place.parts:
             continue
         folders = place.parent.parts
         deep = 4 if {"runtime", "cli"} & set(folders) else 3

@@ -29,8 +29,8 @@ class TestFifo(PolicySuite):
 AWS = """from sublet.runtime.providers.aws.calls import client_maker
 print(client_maker()("ec2", "us-east-1").meta.region_name)"""
 STORE = "from sublet.machine.remote import open_uri; print(type(open_uri('s3://bucket/prefix')).__name__)"
-TLS = """from pathlib import Path; from sublet.runtime.identity import authority, requests
-print(authority.Authority(Path("ca")).enrol("node", "secret", requests.new_request()[1]))"""
+TLS = """from pathlib import Path; from sublet.runtime.identity import authority, enrolment
+print(authority.Authority(Path("ca")).enrol("node", "secret", enrolment.new_request()[1]))"""
 TRAVEL = """from pathlib import Path; from sublet.runtime.file_sync.ignoring import travelling_files
 print(sorted(name for name, _ in travelling_files(Path("work"))))"""
 RAY = "import ray; ray.init(num_cpus=1, include_dashboard=False); print(ray.get(ray.remote(abs).remote(-7)))"
@@ -66,7 +66,7 @@ TRIED: dict[str, tuple[Try, ...]] = {
         *(lacks("demo --grid", "train"), lacks("up", "server"), lacks(f"submit {JOB} --dry-run", "server")),
         *(lacks("simulate pollux-1 --budget 63 --serve", "server"), LAB),
         *(sublet("check --provider aws", "'.[aws]'", 1), sublet("check --hosts hosts.toml", "'.[ssh]'", 1)),
-        sublet("forecast bamboo-p3 --moments 5", "'.[forecast]'"),
+        sublet("spot bamboo-p3", "comes, is not installed\n  next: pip install ./lab", 1),
         *(python(STORE, "'.[store]'", 1), python(TLS, "'.[tls]'", 1), python(TRAVEL, "'.[travel]'", 1)),
         *(python("import sublet.testing.conformance", "'.[testing]'", 1), lacks("up --provider ray", "server")),
     ),
@@ -78,7 +78,6 @@ TRIED: dict[str, tuple[Try, ...]] = {
     "torch": (python(f"{ROOT}/examples/train_mlp.py"),),
     "ray": (python(RAY, "7"), lacks("up --provider ray", "server")),
     "aws": (python(AWS, "us-east-1"), sublet("check --provider aws", "aws.toml", 1), TRAVELS),
-    "forecast": (sublet("forecast bamboo-p3 --moments 5", "\narima "),),
     "store": (python(STORE, "Objects"),),
     "ssh": (sublet("check --hosts hosts.toml", "desk1", 1), CERTIFIES, TRAVELS),
     "tls": (CERTIFIES,),
@@ -92,8 +91,10 @@ TRIED: dict[str, tuple[Try, ...]] = {
     "lightning": (python(f"{SCRIPTS}/lightning/after.py"),),
     "lab": (
         *(sublet("study --list", "pollux-oracle"), sublet("data"), sublet("policies", "tiresias")),
+        *(sublet("forecast bamboo-p3 --moments 5", "'./lab[forecast]'"), sublet("spot bamboo-p3 --hours 1", "liveput")),
         *(sublet("study regions --quick"), sublet("demo --hosts", "'./lab[box]'", 2)),
     ),
+    "lab[forecast]": (sublet("forecast bamboo-p3 --moments 5", "\narima "),),
     "lab[box]": (sublet("demo --hosts", "samples"),),
 }
 

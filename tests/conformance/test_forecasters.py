@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from sublet import plugins
-from sublet.market.forecast.score import DEFAULT, FORECASTERS, PERSISTENCE
-from sublet.testing.conformance.forecasters import ForecasterSuite
+from sublet_lab.forecasting.conformance import ForecasterSuite
+from sublet_lab.forecasting.score import DEFAULT, FORECASTERS, PERSISTENCE
 
 NAMES = plugins.names(FORECASTERS)
 EMPTY_STAYS = {"parcae": 8.0}  # as published: never less than a quarter of what was asked for

@@ -16,7 +16,7 @@ from sublet.runtime.agent.dialing import address_from
 from sublet.runtime.engines.server import AgentServer
 from sublet.runtime.engines.tls import TlsEngine
 from sublet.runtime.file_sync.own_code import own_code
-from sublet.runtime.identity import certificates, requests
+from sublet.runtime.identity import certificates, enrolment
 from sublet.runtime.identity.authority import Authority
 from sublet.runtime.identity.names import CONTROLLER
 from sublet.testing.conformance.engines import EngineSuite, opened
@@ -172,14 +172,14 @@ def test_an_image_without_cryptography_makes_its_key_with_openssl(rig, monkeypat
     def missing():
         raise MissingExtra("cryptography", "tls")
 
-    monkeypatch.setattr(requests, "certificates", missing)
-    key, request = requests.new_request()
+    monkeypatch.setattr(enrolment, "certificates", missing)
+    key, request = enrolment.new_request()
     path = rig.folder / "node.pem"
     path.write_bytes(key + rig.authority.enrol("n", "secret", request).encode())
     rig.passport("").load_cert_chain(path)  # the certificate is of this key, or ssl refuses it
-    monkeypatch.setattr(requests.shutil, "which", lambda _: None)
+    monkeypatch.setattr(enrolment.shutil, "which", lambda _: None)
     with pytest.raises(MissingExtra, match="cryptography"):
-        requests.new_request()
+        enrolment.new_request()
 
 
 def test_an_agent_does_not_speak_with_a_controller_that_its_authority_does_not_vouch_for(rig):

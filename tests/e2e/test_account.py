@@ -62,7 +62,7 @@ def sublet(box, tmp_path):
 
 
 def _said(box):
-    paths = ["/var/log/user-data.log", "/var/log/service.log", "/root/.local/state/sublet/keeper.log"]
+    paths = ["/var/log/user-data.log", "/var/log/service.log", "/root/.local/state/sublet/watchdog.log"]
     paths += ["/root/.local/state/sublet/controller.log"]
     return "".join(f"\n== {path}\n{host.machine.read(path)[-2000:]}" for host in box.hosts() for path in paths)
 

@@ -66,7 +66,7 @@ def sublet(box, tmp_path):
 
 def _logs(box):
     """What the hosts say of it."""
-    paths = ["/var/log/user-data.log", "/var/log/service.log", "/root/.local/state/sublet/keeper.log"]
+    paths = ["/var/log/user-data.log", "/var/log/service.log", "/root/.local/state/sublet/watchdog.log"]
     paths += ["/root/.local/state/sublet/controller.log", "/run/sublet/fetch.log", "/run/sublet/agent.log"]
     return "".join(
         f"\n== {host.node_id} {path}\n{host.machine.read(path)[-3000:]}" for host in box.hosts() for path in paths

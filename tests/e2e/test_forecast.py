@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from sublet import plugins
-from sublet.market.forecast.table import readable_traces
+from sublet_lab.forecasting.table import readable_traces
 
 FORECASTERS = {"persistence", "drift", "parcae", "arima", "ar1", "markov", "skilled"}
 
@@ -84,6 +84,6 @@ def test_a_forecast_that_cannot_be_judged_says_why(sublet, arguments, texts):
 
 
 def test_the_market_does_not_import_statsmodels_until_it_is_used():
-    code = "import sys, sublet.market.forecast.table; print('statsmodels' in sys.modules, 'pandas' in sys.modules)"
+    code = "import sys, sublet_lab.forecasting.table; print('statsmodels' in sys.modules, 'pandas' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]

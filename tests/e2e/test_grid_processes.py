@@ -45,7 +45,7 @@ def test_an_evaluation_in_which_a_worker_is_killed_is_made_again_with_who_comes_
 @pytest.mark.long
 @pytest.mark.parametrize("only", ["script, 2 x 2, killed", "script, 1 x 3, killed", "saved, script"])
 def test_what_a_script_sets_by_the_step_is_right_at_who_comes_for_one_that_was_killed(only):
-    assert outcomes("--only", only) == ["within 1e-12"]
+    assert set(outcomes("--only", only)) == {"within 1e-12"}
 
 
 @pytest.mark.long

@@ -7,7 +7,7 @@ import pytest
 
 def test_a_purse_is_nearly_spent_and_never_overspent(sublet):
     answer = sublet("simulate", "pollux-1", "--jobs", 40, "--budget", 63, "--purse", 40, "--json").json
-    assert answer["unfinished"], "the purse must be too small, or nothing is tested"
+    assert answer["unfinished"], "the budget must be too small, or nothing is tested"
     assert 0.97 * 40 <= answer["metrics"]["usd"] <= 40
 
 

@@ -10,9 +10,9 @@ import pytest
 from sublet import plugins
 from sublet.domain.budget import Limit
 from sublet.runtime.jobs.file import job_from_text
-from sublet.testing.memory_cloud import api_over
 from sublet.testing.rigs import LocalRig
 from sublet.testing.values import an_offer
+from sublet_lab.memory_cloud import api_over
 
 PATIENCE_S = 120.0
 

@@ -44,7 +44,7 @@ class Forgetful:
         return Plan()
 '''
 SUITES = """
-from sublet.testing.conformance.forecasters import ForecasterSuite
+from sublet_lab.forecasting.conformance import ForecasterSuite
 from sublet.testing.conformance.policies import PolicySuite
 
 

@@ -173,8 +173,13 @@ def test_a_loop_of_its_own_is_compared_step_by_step_where_it_has_checkpoints(reh
     assert (first.run, first.kind, first.step) == ("kill", "weights", 14)  # all went back to step 13
 
 
-def test_a_script_that_fails_before_its_first_step_cannot_be_rehearsed(tmp_path):
-    (tmp_path / "train.py").write_text(HEAD + "raise RuntimeError('planted')")
+@pytest.mark.parametrize(
+    "text",
+    [HEAD + "raise RuntimeError('planted')", HEAD + PLAIN + LOOP.replace("mse(", "planted(")],
+    ids=["before the session", "in its first step"],
+)
+def test_a_script_that_fails_before_its_first_step_cannot_be_rehearsed(text, tmp_path):
+    (tmp_path / "train.py").write_text(text)
     report = rehearse([sys.executable, "train.py"], tmp_path)
     assert report.verdict == "cannot run"
     assert "planted" in report.why

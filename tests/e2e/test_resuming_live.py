@@ -13,9 +13,9 @@ from sublet.runtime.agent.reading import Reading
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller.jobs.node_loss import Blame
 from sublet.runtime.jobs.file import job_from_text
-from sublet.testing.memory_cloud import api_over
 from sublet.testing.rigs import LocalRig
 from sublet.testing.values import an_offer
+from sublet_lab.memory_cloud import api_over
 
 pytestmark = pytest.mark.timeout(900)
 PATIENCE_S = 240.0

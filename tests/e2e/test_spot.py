@@ -7,9 +7,9 @@ from itertools import cycle, product
 import pytest
 
 from sublet import data
-from sublet.cli.parse.spot import POLICIES
 from sublet.errors import MissingData
 from sublet.market.traces import TRACES
+from sublet_lab.verbs.spot import POLICIES
 from tests.rigs.browser import refused
 from tests.rigs.sizes import FULL
 

@@ -10,8 +10,8 @@ import pytest
 from sublet.domain.plan import Phase
 from sublet.kernel import kernel
 from sublet.kernel.changing import with_gpus
-from sublet.kernel.purse import Purse
 from sublet.kernel.tenancy import Tenancy
+from sublet.kernel.total import TotalBudget
 from sublet.policies.fifo import Fifo
 from sublet.runtime.controller.core.recovery import Recovery
 from sublet.runtime.controller.host import Paces
@@ -237,7 +237,7 @@ def test_a_job_whose_new_node_is_lost_while_its_old_one_is_noticed_waits_for_ano
 
 
 def test_a_script_that_failed_and_is_tried_again_may_have_another_width(monkeypatch):
-    """It was held to the two workers that it once had, and the purse paid for one."""
+    """It was held to the two workers that it once had, and the budget paid for one."""
     assert not breaks(REVIVED_WITH_ITS_PIN)
     revive, submit = Lifecycle.revive, Lifecycle.submit
 
@@ -257,7 +257,7 @@ def test_a_script_that_failed_and_is_tried_again_may_have_another_width(monkeypa
 
 
 def test_a_job_without_gpus_that_is_sent_back_queues_in_the_same_plan(monkeypatch):
-    """It was promised three nodes and the purse pays for two: nothing happened after that, so nobody planned again."""
+    """It was promised three nodes and the budget pays for two: nothing happened after that, so nobody planned again."""
     assert not breaks(SENT_BACK_WITH_EMPTY_HANDS)
     send_back = Fifo._send_back_the_last
     monkeypatch.setattr(Fifo, "_send_back_the_last", lambda self, draft: send_back(self, draft)[:0])
@@ -268,22 +268,22 @@ def test_a_node_that_its_cloud_does_not_end_does_not_keep_others_beyond_the_purs
     """What it reserved was to pay for the others; it is gone by its own bill."""
     monkeypatch.setattr(kernel, "let_go", lambda *_: None)  # two nodes for one job: one that is lost is rented again
     assert not breaks(GIVEN_UP_AND_NOT_ENDED)
-    monkeypatch.setattr(Purse, "is_overdue", lambda self, now_s: False)
-    monkeypatch.setattr(Purse, "is_exceeded", lambda self, now_s: False)
+    monkeypatch.setattr(TotalBudget, "is_overdue", lambda self, now_s: False)
+    monkeypatch.setattr(TotalBudget, "is_exceeded", lambda self, now_s: False)
     assert breaks(GIVEN_UP_AND_NOT_ENDED) == "K"
 
 
 def test_a_controller_that_slept_past_the_end_of_its_purse_gives_all_nodes_up(monkeypatch):
     """It gave half of them up, as if it had looked in time: nothing was left that paid for the other half."""
     assert not breaks(ASLEEP_AS_THE_PURSE_ENDS)
-    monkeypatch.setattr(Purse, "is_exceeded", lambda self, now_s: False)
+    monkeypatch.setattr(TotalBudget, "is_exceeded", lambda self, now_s: False)
     assert breaks(ASLEEP_AS_THE_PURSE_ENDS) == "K"
 
 
 def test_a_purse_that_its_last_node_passed_while_nobody_was_there_is_spent(monkeypatch):
-    """The node had ended with its lease: nothing was billed any more, so nobody looked at the purse."""
+    """The node had ended with its lease: nothing was billed any more, so nobody looked at the budget."""
     assert not breaks(ENDED_BEYOND_THE_PURSE_WITH_NOBODY_THERE)
-    monkeypatch.setattr(Purse, "is_exceeded", lambda self, now_s: False)
+    monkeypatch.setattr(TotalBudget, "is_exceeded", lambda self, now_s: False)
     assert breaks(ENDED_BEYOND_THE_PURSE_WITH_NOBODY_THERE) == "K"
 
 

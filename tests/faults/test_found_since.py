@@ -70,7 +70,7 @@ PUT_BACK_WITH_A_CLOCK_BEHIND = a_story(
 def test_a_life_goes_on_until_its_controller_has_heard_of_the_last_node(monkeypatch):
     """It slept when its last node ended with its lease; what became of the job was looked at as it woke."""
     assert not breaks(LOST_WHILE_THE_CONTROLLER_SLEPT)
-    spent = verdict.purse_is_spent
+    spent = verdict.budget_is_spent
 
     def looks_at_the_cloud_alone(stage):
         controller = stage.controllers.controller
@@ -79,7 +79,7 @@ def test_a_life_goes_on_until_its_controller_has_heard_of_the_last_node(monkeypa
         purse, now_s = controller.kernel.supply.purse, controller.now_s()
         return not any(purse.pays_for_one_more(offer, now_s) for offer in stage.cloud.offers)
 
-    monkeypatch.setattr("sublet_lab.world.life.purse_is_spent", looks_at_the_cloud_alone)
+    monkeypatch.setattr("sublet_lab.world.life.budget_is_spent", looks_at_the_cloud_alone)
     assert breaks(LOST_WHILE_THE_CONTROLLER_SLEPT) == "R"
 
 

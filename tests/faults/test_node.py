@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sublet.runtime.agent.agent import AgentFacts
-from sublet.runtime.agent.nvml import GpuReading
+from sublet.runtime.agent.devices import GpuReading
 from sublet.runtime.engines.local import LocalEngine
 from sublet.testing.rigs import Ears
 from sublet.wire.exits import EXIT_LEFT, EXIT_LOST

@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from sublet.domain.shape import Shape
+from sublet.policies.price import choices
 from sublet.policies.price.policy import Price
-from sublet_lab.world.steady import unsteady
-from sublet_lab.world.story import CHOICE, draw_story
+from sublet_lab.world.steady import moved_to_and_fro, unsteady
+from sublet_lab.world.story import CHOICE, RELEASES_S, draw_story
 from tests.rigs.shrunk import a_job, a_story, breaks
 
 A_MOVE_S = 40.0
@@ -83,6 +84,53 @@ def test_a_controller_that_starts_may_choose_anew():
     assert unsteady(log, {0, 1, len(log)})
 
 
+def given(seen, gpus, job="job", pool="T4x1", steady=0, grid=None):
+    shape = {"pool": pool, "gpus": gpus, "steady": steady, "grid": grid} if gpus else None
+    return "PlanMade", {"seen": seen, "plan": {"shapes": {job: shape}}}, []
+
+
+def a_move_back(*between, **back):
+    """From one GPU to two and back; `between` comes before the way back. The first row is number 1."""
+    return [("JobSubmitted", {}, []), given(1, 1), given(2, 2), *between, given(3 + len(between), 1, **back)]
+
+
+def test_a_plan_that_gives_back_what_another_took_away_breaks_the_law():
+    said = "job left ('T4x1', 1, 0, 'None') at 3.000 s and is back at 4.000 s, and nothing had changed"
+    assert moved_to_and_fro(a_log(*a_move_back()), ()) == said
+    assert not moved_to_and_fro(a_log(*a_move_back()[:-1]), ())
+
+
+@pytest.mark.parametrize("change", [*NEWS, "NodeLost", "RentRefused"])
+def test_after_a_change_a_job_may_come_back(change):
+    assert not moved_to_and_fro(a_log(*a_move_back((change, {}, []))), ())
+    assert not moved_to_and_fro(a_log(*a_move_back()), {3})
+
+
+def test_a_plan_that_had_not_seen_the_change_leaves_the_next_one_its_choice():
+    begins = [("JobSubmitted", {}, []), given(1, 1), ("PriceChanged", {}, [])]
+    assert not moved_to_and_fro(a_log(*begins, given(2, 2), given(4, 1)), ())
+    assert moved_to_and_fro(a_log(*begins, given(3, 2), given(4, 1)), ())
+
+
+@pytest.mark.parametrize(
+    "other", [{"pool": "V100x1"}, {"steady": 1}, {"grid": {"copies": 1, "parts": 2}}, {"job": "another"}]
+)
+def test_another_place_and_another_job_are_no_way_back(other):
+    assert not moved_to_and_fro(a_log(*a_move_back(**other)), ())
+
+
+def test_who_waited_in_between_begins_anew_and_a_plan_that_is_refused_gives_nothing():
+    assert not moved_to_and_fro(a_log(*a_move_back(given(3, 0))), ())
+    kind, facts, _ = given(3, 1)
+    assert not moved_to_and_fro(a_log(*a_move_back()[:-1], (kind, facts, [{"type": "RefusePlan"}])), ())
+
+
+def test_an_hour_later_a_job_may_come_back():
+    events = a_log(*a_move_back())
+    events[4]["event"]["at_s"] = events[3]["event"]["at_s"] + 3600.5
+    assert not moved_to_and_fro(events, ())
+
+
 ONE_JOB = a_story(1, [a_job("job0", 5.0, 1200, 0.5, 1.0, 0.5)], [], policy="price", average_usd_per_h=1.0)
 
 
@@ -114,3 +162,18 @@ def test_an_average_and_both_markets_in_one_pool_are_drawn_where_prices_are_weig
     assert 0.4 < len(drawn) / len(weighed) <= CHOICE + 0.05
     assert any(story.mixed and story.average_usd_per_h and story.purse_usd for story in weighed)
     assert not any(story.mixed or story.average_usd_per_h for story in stories if story.policy != "price")
+
+
+def test_a_plan_beyond_what_is_left_breaks_the_law(monkeypatch):
+    """The total is out of the way of the policy, as it was once."""
+    dear = draw_story(20074, policy="price", cloud="plain")
+    assert breaks(dear) == ""
+    monkeypatch.setattr(choices, "_within_total", lambda *_: None)
+    assert breaks(dear) == "U"
+
+
+def test_slow_releases_are_drawn_where_prices_are_weighed_with_money_for_what_they_keep_back():
+    stories = [draw_story(seed, policy="price", cloud="plain") for seed in range(300)]
+    assert {story.release_s for story in stories} == set(RELEASES_S)
+    assert any(story.release_s and story.mixed and story.average_usd_per_h and story.purse_usd for story in stories)
+    assert not any(draw_story(seed, policy="price", cloud="aws").release_s for seed in range(50))

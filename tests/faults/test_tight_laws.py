@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from sublet.domain.money import Money, Price
-from sublet.kernel.purse import Purse
+from sublet.kernel.total import TotalBudget
 from sublet.runtime.controller.host import Paces
 from sublet.runtime.providers.protocol import Billed
 from sublet_lab.world.local import LocalCloud
@@ -46,14 +46,14 @@ def test_a_ledger_that_drops_the_bill_of_one_node_is_seen_though_the_provider_ke
 def test_a_job_that_waits_beside_a_purse_that_pays_for_a_node_is_wronged(monkeypatch):
     """... by a purse that keeps more back than it must."""
     assert not breaks(SPENT_IN_PART)
-    left = Purse.left
+    left = TotalBudget.left
 
     def less(self, now_s):
         found = left(self, now_s)
         kept = Money(0) if self._ledger.spent(now_s).usd < 0.001 else Money.from_usd(0.12)
         return None if found is None else found - kept
 
-    monkeypatch.setattr(Purse, "left", less)
+    monkeypatch.setattr(TotalBudget, "left", less)
     assert breaks(SPENT_IN_PART) == "R"
 
 

@@ -66,7 +66,7 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     ),
     Equivalent(file="solve/phases.py", line="pay_CI = 1.0 + 1j * phases.rent_CI", old="1.0", text="2.0", why=TWICE),
     Equivalent(
-        file="solve/mip/rounding.py",
+        file="solve/mip/moves.py",
         line="first_J = np.searchsorted(job_V, np.arange(len(gain_JC) + 1)).tolist()",
         old="1",
         text="2",
@@ -123,7 +123,7 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         text=">=",
         why=NO_STEP,
     ),
-    Equivalent(file="solve/hull.py", line="if len(kept_V) < len(config_V):", old="<", text="<=", why=ALL_KEPT),
+    Equivalent(file="solve/curves.py", line="if len(kept_V) < len(config_V):", old="<", text="<=", why=ALL_KEPT),
     Equivalent(
         file="solve/knapsack/core.py",
         line="begins = [*np.flatnonzero(np.diff(changes.job_O, prepend=-1)).tolist(), len(changes)]",
@@ -132,15 +132,15 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         why=BEFORE_ALL,
     ),
     Equivalent(
-        file="policies/boa/widths.py",
+        file="policies/boa/policy.py",
         line="np.add.reduceat(app.hours_EC, np.flatnonzero(np.diff(block_E, prepend=-1)), axis=0)",
         old="1",
         text="2",
         why=BEFORE_ALL,
     ),
-    Equivalent(file="policies/price/plan.py", line=UNCLEAR, old="False", text="True", why=NOT_SURE),
-    Equivalent(file="policies/price/plan.py", line=UNCLEAR, old="1.0", text="2.0", why=NOT_SURE),
-    Equivalent(file="policies/price/plan.py", line=UNCLEAR, old="0.0", text="1.0", why=NOT_SURE),
+    Equivalent(file="policies/price/settled.py", line=UNCLEAR, old="False", text="True", why=NOT_SURE),
+    Equivalent(file="policies/price/settled.py", line=UNCLEAR, old="1.0", text="2.0", why=NOT_SURE),
+    Equivalent(file="policies/price/settled.py", line=UNCLEAR, old="0.0", text="1.0", why=NOT_SURE),
     Equivalent(
         file="policies/regions/worth.py",
         line="self._least_h = min((place.left_h for place in places), default=0.0)",

@@ -43,7 +43,7 @@ NAMED: tuple[Named, ...] = (
         file="kernel/kernel.py",
         old="if not self.supply.remove_released(node, event) and not wanted:",
         new="if not self.supply.remove_released(node, event):",
-        tests=("tests/unit/kernel/test_kernel_purse.py",),
+        tests=("tests/unit/kernel/test_kernel_total.py",),
     ),
     Named(
         name="sizes leak where none are known",
@@ -89,7 +89,7 @@ NAMED: tuple[Named, ...] = (
     ),
     Named(
         name="mip knows no pauses",
-        file="policies/mip/tables.py",
+        file="policies/mip/policy.py",
         old="pause_s = 0.0 if stays else job.restart_s",
         new="pause_s = 0.0",
         tests=("tests/unit/policies/mip/test_policy.py",),
@@ -124,7 +124,7 @@ NAMED: tuple[Named, ...] = (
     ),
     Named(
         name="boa shrinks by a tenth",
-        file="policies/boa/widths.py",
+        file="policies/boa/policy.py",
         old="SHRINK = 0.99",
         new="SHRINK = 0.9",
         tests=("tests/unit/policies/boa/test_widths.py",),
@@ -145,21 +145,21 @@ NAMED: tuple[Named, ...] = (
     ),
     Named(
         name="who is alone is made narrow",
-        file="policies/price/plan.py",
+        file="policies/price/settled.py",
         old=" & (jobs.own_J == NOTHING)",
         new="",
         tests=("tests/unit/policies/price/test_settled.py",),
     ),
     Named(
         name="where one pool is short and not all together, its GPUs cost nothing",
-        file="policies/price/going_rate.py",
+        file="policies/price/cluster_split.py",
         old="if (wishes.by_row(np.full(rows, LEAST)) <= most_R).all():",
         new="if wishes.gpus(LEAST) <= most_R.sum():",
         tests=("tests/unit/policies/price/test_going_rate.py",),
     ),
     Named(
         name="price: the power of the work left",
-        file="policies/price/cluster_split.py",
+        file="policies/price/beliefs.py",
         old="SHORT_FIRST = 0.35 ",
         new="SHORT_FIRST = 0.45 ",
         tests=PRICE,
@@ -173,7 +173,7 @@ NAMED: tuple[Named, ...] = (
     ),
     Named(
         name="price has no patience on rented GPUs",
-        file="policies/price/plan.py",
+        file="policies/price/policy.py",
         old="np.where(age_J > patience_s, -age_J, work_J)",
         new="work_J",
         tests=PRICE,
@@ -265,7 +265,7 @@ NAMED: tuple[Named, ...] = (
     Named(
         name="a plan starts a job whose team has spent its budget",
         file="kernel/kernel.py",
-        old=" or self.purses.pays(state.job)]",
+        old=" or self.budgets.pays(state.job)]",
         new=" or True]",
         tests=PURSES,
     ),

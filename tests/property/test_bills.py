@@ -21,8 +21,8 @@ from sublet.domain.events import (
 )
 from sublet.domain.money import Price, microseconds
 from sublet.domain.plan import Phase
+from sublet.kernel.journal import steps_from
 from sublet.kernel.kernel import Kernel
-from sublet.kernel.replayer import steps_from
 from sublet.policies.equal import Equal
 from sublet.runtime.controller.money.bill import Bill
 from sublet.testing.driver import Driver

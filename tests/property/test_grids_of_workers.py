@@ -9,8 +9,8 @@ from sublet.domain.shape import Grid
 from sublet.runtime.group.build import build_group
 from sublet.runtime.group.places import Form
 from sublet.runtime.jobs.spec import JobSpec, Retries
-from sublet.testing.pretended import Training, Worker, meet
 from sublet.wire import messages as wire
+from sublet_lab.memory_cloud import Training, Worker, meet
 
 NODES = tuple("abcdefgh")
 

@@ -18,9 +18,8 @@ from sublet.domain.events import (
     JobFinished,
     PriceChanged,
 )
-from sublet.domain.plan import Phase
+from sublet.domain.plan import Phase, arrival
 from sublet.kernel.journal import replay
-from sublet.planning.ranking import arrival
 from sublet.testing.driver import Driver
 from sublet.testing.strategies import jobs, limits_and_budgets, offers, policies
 from tests.rigs.sizes import examples

@@ -18,8 +18,7 @@ from sublet.domain.events import OffersChanged
 from sublet.domain.money import Price
 from sublet.kernel.following import Follower
 from sublet.kernel.invariants import check
-from sublet.kernel.journal import kind_from_header, replay
-from sublet.kernel.replayer import steps_from
+from sublet.kernel.journal import kind_from_header, replay, steps_from
 from sublet.kernel.snapshots import kernel_from_snapshot
 from sublet.kernel.values_json import to_tagged
 from sublet.testing.driver import Driver

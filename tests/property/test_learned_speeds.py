@@ -40,6 +40,9 @@ class Line(list):
     def by(self, key):
         return iter(sorted(self, key=lambda state: (key(state), state.seq)))
 
+    def orders(self, *keys):
+        return tuple(list(self.by(key)) for key in keys)
+
 
 models = st.lists(st.sampled_from(MODELS), min_size=2, max_size=6)
 shares = st.lists(st.floats(0.05, 1.0), min_size=6, max_size=6)

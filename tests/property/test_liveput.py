@@ -9,11 +9,11 @@ from sublet.errors import Infeasible
 from sublet.perf.grids import spot_job
 from sublet.perf.migration import Layers, LinearCosts
 from sublet.planning.objective import Objective
-from sublet.sim.rides.bounds import path_value
-from sublet.sim.rides.deadline import Punctual, certain_samples, least_usd, replay_punctual
-from sublet.sim.rides.many_zones import run_in_zones
-from sublet.sim.rides.record import Record
-from sublet.sim.rides.zones import Links, ZonedJob
+from sublet_lab.rides.bounds import path_value
+from sublet_lab.rides.deadline import Punctual, certain_samples, least_usd, replay_punctual
+from sublet_lab.rides.many_zones import run_in_zones
+from sublet_lab.rides.record import Record
+from sublet_lab.rides.zones import Links, ZonedJob
 from tests.rigs.sizes import sized
 
 COSTS = LinearCosts(layers=Layers((1e8,) * 13), join_s=5.0, process_s=0.5, member_s=0.2, layer_s=0.3, bytes_per_s=1e9)

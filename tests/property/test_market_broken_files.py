@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sublet.errors import SubletError
-from sublet.market.catalogue import read_catalogue
-from sublet.market.gpus import read_gpus
+from sublet.market.catalogue import read_catalogue, read_gpus
 from sublet.market.prices import read_prices
 from sublet.market.spot import read_trace
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from sublet.errors import Infeasible
 from sublet.solve.knapsack.greedy import is_concave
 from sublet.solve.knapsack.split import Problem, Rows, best_split
-from sublet.solve.mip.moves import NOT_RUNNING, Coupled, _solve_coupled, best_moves
+from sublet.solve.mip.moves import NOT_RUNNING, Coupled, _solve_coupled, allows, best_moves
+from tests.rigs.coupled import by_use
 
 NO = -math.inf
 round_numbers = st.integers(-3, 6).map(float)  # full of ties
@@ -87,7 +88,7 @@ def test_where_all_fit_into_several_pools_each_gets_that_too_unless_it_has_as_go
     assume((uses[:, job, wanted].sum(axis=1) <= limits).all())
     start = np.array([data.draw(st.integers(0, gain.shape[1] - 1)) for _ in gain])
     keeps = gain[job, start].sum() >= gain[job, wanted].sum() and (uses[:, job, start].sum(axis=1) <= limits).all()
-    found = best_moves(Coupled.from_uses(gain, limits, uses), start=start, tolerance=0.02, rough=True)
+    found = best_moves(by_use(gain, limits, uses), start=start, tolerance=0.02, rough=True)
     assert found.column_J.tolist() == (start if keeps else wanted).tolist()
     assert found.price_R.tolist() == [0.0, 0.0]
 
@@ -220,4 +221,4 @@ def test_moves_are_the_best_of_all_that_keep_the_rules(problem):
     for found in (best_moves(asked), _solve_coupled(asked, None, tolerance=0.0, time_limit_s=math.inf)):
         assert found.total == pytest.approx(best, abs=1e-6)
         assert found.gap == pytest.approx(0.0, abs=1e-6)
-        assert asked.allows(found.column_J)
+        assert allows(asked, found.column_J)

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from sublet.errors import Infeasible
-from sublet.solve.curves import Curve, Curves, alike
-from sublet.solve.hull import lower_left
+from sublet.solve.curves import Curve, Curves, alike, lower_left
 from sublet.solve.price import frontier
 
 INF = math.inf

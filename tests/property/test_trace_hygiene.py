@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sublet.errors import SubletError
-from sublet.market.forecast.score import forecasters_for
 from sublet.market.traces import load_trace
+from sublet_lab.forecasting.score import forecasters_for
 from tests.rigs.sizes import examples
 
 QUICK = ("persistence", "drift", "markov", "skilled")

@@ -87,6 +87,9 @@ class Waiting(list):
         """In order."""
         return iter(sorted(self, key=key))
 
+    def orders(self, *keys):
+        return tuple(list(self.by(key)) for key in keys)
+
 
 @settings(max_examples=examples(300), deadline=None)
 @given(instants(), st.data())

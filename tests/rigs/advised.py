@@ -10,7 +10,7 @@ from sublet.advise.adviser import Ask, advise
 from sublet.advise.profiles import Profile
 from sublet.domain.money import Price
 from sublet.domain.offer import Market, Offer
-from sublet.market.gpus import load_gpus
+from sublet.market.catalogue import load_gpus
 from sublet.market.spot import SpotTrace
 from sublet.market.steps import Steps
 

@@ -12,7 +12,7 @@ from sublet.api.routes import application
 from sublet.api.state import digest
 from sublet.domain.budget import UNLIMITED
 from sublet.runtime.clock import Clock
-from sublet.testing.memory_cloud import MemoryCloud, api_over
+from sublet_lab.memory_cloud import MemoryCloud, api_over
 from tests.rigs.story import LIMITS, OFFERS
 
 PORT, TOKEN = 80, "t"

@@ -12,9 +12,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from sublet.machine.files import FILES
-from sublet.runtime.agent.acting import as_we_are
 from sublet.runtime.agent.disk import DISK
 from sublet.runtime.agent.keeping import Keeping
+from sublet.runtime.agent.users import as_we_are
 from sublet.runtime.controller.files.checkpoints import PulledJobs, Pulling
 from sublet.train.checkpoint.commit import Directory
 from sublet.train.checkpoint.manifest import TREE, verify, write_files

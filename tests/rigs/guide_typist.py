@@ -23,7 +23,7 @@ AGAIN_S = 15.0  # Python drops a Ctrl-C that comes amid an import: it is pressed
 IMPORTED = (
     *("scipy.interpolate", "sublet.cli.main", "sublet.api.client", "sublet.runtime.jobs.file"),
     *("sublet.sim.simulator", "sublet.sim.report.comparison", "sublet.sim.advice.simulated", "sublet.rental.plan"),
-    *("sublet.cli.parse.advice", "sublet.cli.parse.scenario", "sublet.sim.rides.many_zones"),
+    *("sublet.cli.parse.advice", "sublet.cli.parse.scenario", "sublet_lab.rides.many_zones"),
 )
 
 

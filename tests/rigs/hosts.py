@@ -17,11 +17,11 @@ import sys
 from pathlib import Path
 
 from sublet.runtime.agent import processes
-from sublet.runtime.agent.preload import PRELOAD
+from sublet.runtime.agent.nursery import PRELOAD
 from sublet.runtime.clock import Clock
 from sublet.runtime.engines.local import LocalEngine
 from sublet.runtime.providers.protocol import RentedNode
-from sublet.testing.memory_cloud import one_gpu_offer
+from sublet_lab.memory_cloud import one_gpu_offer
 
 PORT = 7070  # on the loopback of each machine
 

@@ -39,7 +39,7 @@ from sublet.runtime.controller_api.views import (
 )
 from sublet.runtime.file_sync.content import Content
 from sublet.runtime.jobs.spec import JobSpec
-from sublet.testing.memory_cloud import one_gpu_offer
+from sublet_lab.memory_cloud import one_gpu_offer
 
 HISTOGRAM: HistogramView = {"bounds": [0.5, 2.0], "counts": [3, 1, 1], "total": 7.25}
 BILL: dict[str, float] = {

@@ -23,11 +23,11 @@ from sublet.kernel.kernel import KERNEL_VERSION
 from sublet.runtime.archive import WholeLog
 from sublet.runtime.controller.host import Paces
 from sublet.runtime.store import MetaKey, Store
-from sublet.testing.memory_cloud import MemoryCloud, Training
 from sublet.wire import messages as wire
 from sublet.wire.lines import to_line
 from sublet.wire.profile import Profile
 from sublet.wire.travel import Travel
+from sublet_lab.memory_cloud import MemoryCloud, Training
 from tests.rigs.story import Story, a_spec, phase, trained, until
 
 PACES = Paces(events_a_snapshot=10, events_a_file=10, history_kept=10)

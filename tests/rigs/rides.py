@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from sublet.perf.gridded import StoragePauses
-from sublet.perf.spot_models import measured_job
+from sublet.perf.parcae import measured_job
 from sublet.policies.fastest import Fastest
 from sublet.policies.liveput.policy import Liveput
-from sublet.sim.rides.ride import RideResult, Way, ride
+from sublet_lab.rides.ride import RideResult, Way, ride
 from sublet_lab.studies.liveput.study import part_of
 
 WAYS = {

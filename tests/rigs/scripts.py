@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+from sublet.domain.plan import arrival
 from sublet.planning.draft import Draft
-from sublet.planning.ranking import arrival
 from sublet.runtime.clock import Clock
-from sublet.testing.memory_cloud import MemoryCloud
-from sublet.testing.memory_cloud import Worker as Process
 from sublet.wire import messages as wire
+from sublet_lab.memory_cloud import MemoryCloud
+from sublet_lab.memory_cloud import Worker as Process
 from tests.rigs.story import OFFERS, Story, a_spec, adds_up, phase, until
 
 __all__ = ["Scene", "Scripts", "Widths", "a_script", "earning", "living", "planned_again", "start_over", "texts"]

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from sublet.domain import events as news
 from sublet.domain.actions import RentNode, StartJob
 from sublet.sim import simulator
-from sublet.sim.agenda import Tie
-from sublet.sim.world import World
+from sublet.sim.world import Tie, World
 
 FAR_S = 1e7  # something is still to happen until then: a run in which nothing but timers is left would end
 Refuses = Callable[[float, str], bool]  # (when, which offer)

@@ -25,8 +25,8 @@ DRAWN = {  # of the tests of each file below this, one in so many, or none; the 
     "tests/conformance/": 6,
     "tests/conformance/test_forecasters.py": 4,
     "tests/conformance/test_live.py": 0,
-    "tests/conformance/test_live_average.py": 0,
     "tests/conformance/test_policies.py": 8,
+    "tests/conformance/test_policies_live.py": 1,  # the decision of each
     "tests/e2e/": 6,
     "tests/e2e/test_controller_host.py": 0,
     "tests/e2e/test_box.py": 0,
@@ -65,7 +65,7 @@ DRAWN = {  # of the tests of each file below this, one in so many, or none; the 
     "tests/unit/lab/studies/": 3,
     "tests/unit/lab/studies/test_quick_claims.py": 4,
     "tests/unit/lab/tiers/": 4,
-    "tests/unit/market/forecast/": 3,
+    "tests/unit/lab/forecasting/": 3,
     "tests/unit/runtime/": 4,
     "tests/unit/sim/": 2,
     "tests/unit/sim/test_workload_catalog.py": 4,

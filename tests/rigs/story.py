@@ -12,7 +12,7 @@ from sublet.runtime.clock import Clock
 from sublet.runtime.controller.host import PACES
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.store import Store
-from sublet.testing.memory_cloud import MemoryCloud, api_over, one_gpu_offer
+from sublet_lab.memory_cloud import MemoryCloud, api_over, one_gpu_offer
 
 OFFERS = (one_gpu_offer("spot", 0.5, wind_down_s=120.0), one_gpu_offer("on-demand", 1.5, wind_down_s=120.0))
 LIMITS = {"spot": Limit(max_nodes=4), "on-demand": Limit(max_nodes=4)}

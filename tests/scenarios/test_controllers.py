@@ -18,9 +18,9 @@ from sublet.runtime.clock import Clock
 from sublet.runtime.providers.aws.check import _expiry
 from sublet.runtime.providers.aws.market import SpotPrices
 from sublet.runtime.store import Store
-from sublet.testing.memory_cloud import MemoryCloud, api_over
 from sublet.testing.rigs import LocalRig
 from sublet.wire import messages as wire
+from sublet_lab.memory_cloud import MemoryCloud, api_over
 from tests.rigs.story import OFFERS, Story, a_spec, adds_up, phase, trained, until
 
 pytestmark = pytest.mark.timeout(200)

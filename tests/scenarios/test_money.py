@@ -18,8 +18,7 @@ from sublet.domain.money import Price, microseconds
 from sublet.errors import TooManyCalls
 from sublet.kernel.ledger import Ledger
 from sublet.perf.speedup import Amdahl
-from sublet.runtime.providers.paced import PacedProvider
-from sublet.runtime.providers.pacing import Rate, Rates
+from sublet.runtime.providers.pacing import PacedProvider, Rate, Rates
 from sublet.sim.simulator import Cloud, simulate
 from sublet.sim.world import Physics
 from sublet.testing.values import Changes, a_job, an_offer

@@ -322,7 +322,7 @@ def test_25_a_purse_that_is_spent_stops_real_training_with_its_checkpoint_and_mo
     with rig(Stage, speedup=60.0, most_nodes=1, purse_usd=purse_usd, lease_s=20.0) as stage:  # of which it pays a lease
         stage.start()
         job_id = stage.talk(steps=100_000, step_ms=20.0, max_workers=1, market="on-demand")
-        stage.until(lambda: stage.job(job_id).get("phase") == "out-of-budget", "the purse stops it")
+        stage.until(lambda: stage.job(job_id).get("phase") == "out-of-budget", "the budget stops it")
         stopped, saved = stage.job(job_id), stage.saved_step(job_id)
         assert saved == stopped["step"] > 0, "it cannot go on from where it stopped"
         stage.until(lambda: not stage.agents(), "what it had is given back")

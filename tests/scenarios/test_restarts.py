@@ -14,7 +14,7 @@ import pytest
 from sublet import plugins
 from sublet.domain.budget import Limit
 from sublet.runtime.jobs.spec import JobSpec
-from sublet.testing.memory_cloud import api_over
+from sublet_lab.memory_cloud import api_over
 from tests.chaos import episodes
 from tests.chaos.rig import CRASH_POINTS, rig
 from tests.rigs import hosts as machines

@@ -14,7 +14,7 @@ from sublet.domain.shape import Shape, Spread
 from sublet.perf.learned import MEASURED_DOUBT
 from sublet.perf.speedup import ConstantRate
 from sublet.planning import options
-from sublet.planning.trials import LEARNS_H
+from sublet.planning.options import LEARNS_H
 from sublet.policies.price.policy import Price
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sublet.perf.spot_models import measured_job
-from sublet.sim.rides.ride import ride
-from sublet.sim.rides.ways import way_of
+from sublet.perf.parcae import measured_job
+from sublet_lab.rides.ride import ride
+from sublet_lab.rides.ways import way_of
 from sublet_lab.studies.liveput.study import part_of
 from tests.rigs.notices import percent
 

@@ -20,9 +20,9 @@ from sublet.domain.money import Price as Usd
 from sublet.domain.offer import Market
 from sublet.domain.plan import Policy
 from sublet.perf.gridded import LivePauses
+from sublet.perf.parcae import gridded_job, measured_job
 from sublet.perf.phased import Phased
 from sublet.perf.speedup import Amdahl
-from sublet.perf.spot_models import gridded_job, measured_job
 from sublet.perf.steptime import RingStep
 from sublet.policies.elastic_batch.policy import ElasticBatch
 from sublet.policies.elastic_batch.scaling import BatchScaling, doubling

@@ -27,7 +27,7 @@ from tests.soak.world import SoakRig
 
 LOOK_S, CLOSE_LOOK_S, TELL_S = 0.25, 5.0, 30.0  # wall
 CALM_S = 180.0  # wall: once nothing goes wrong any more, somebody comes on within it, or all jobs have ended
-BASE_USD, USD_PER_H = 2.0, 1.5  # the purse: near twice what a soak of 8 h has cost
+BASE_USD, USD_PER_H = 2.0, 1.5  # the budget: near twice what a soak of 8 h has cost
 CALM_SHARE = 0.6  # of the time controllers are killed; then one lives to the end, and is measured
 
 

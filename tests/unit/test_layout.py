@@ -20,21 +20,15 @@ EXCEPTIONS = {  # what is found -> why it is right as it is
 }
 TO_BE_MENDED = {  # what is found and is not right: this list gets shorter, never longer
     # imports
-    "sublet.cli.verbs.check",
-    "sublet.kernel.tenancy",
     "sublet.runtime.controller_api.api",
     "sublet.runtime.controller_api.assemble",
-    "sublet_lab.studies.boa.restarts",
-    "sublet_lab.studies.cluster",
     "sublet_lab.world.controllers",
-    "sublet_lab.world.life",
     # constructors
     "sublet/runtime/agent/watching.py:Watch",
     "sublet/runtime/providers/aws/provider.py:AwsProvider",
     "sublet/runtime/providers/local/provider.py:LocalProvider",
     "sublet/runtime/providers/ray/provider.py:RayProvider",
     "sublet/runtime/providers/ssh/provider.py:SshProvider",
-    "sublet_lab/world/stage.py:Stage",
     # names of classes
     *(f"sublet.runtime:{name}" for name in ("Ending", "Mark", "Training")),
 }

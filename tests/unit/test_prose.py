@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
 from tests.figures import HERE
-from tests.prose import AVOIDED, MOST_WHO, MOST_WORDS, NOT_HELD, RIDDLE, WHO, Area, areas_of, sentences_of
+from tests.prose import AVOIDED, MOST_WHO, MOST_WORDS, RIDDLE, WHO, Area, areas_of, sentences_of
 
-AREAS = areas_of(HERE, held=True)
+AREAS = areas_of(HERE)
 HALVES = {
     half: Area([text for area, found in AREAS.items() if area.startswith(roots) for text in found.texts])
     for half, roots in {"pages": (".", "docs"), "docstrings": ("src", "lab")}.items()
@@ -44,7 +42,3 @@ def test_sentences_are_about_things(half):
 @pytest.mark.parametrize("area", AREAS)
 def test_no_docstring_begins_as_a_riddle(area):
     assert [place for place, text in AREAS[area].texts if ".py:" in place and RIDDLE.match(text)] == []
-
-
-def test_what_is_not_held_yet_is_there():
-    assert [place for place in NOT_HELD if not (HERE / re.sub(r"/$", "", place)).exists()] == []

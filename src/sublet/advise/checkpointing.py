@@ -26,14 +26,24 @@ from typing import Literal
 
 import numpy as np
 
-from sublet.advise.deepvm.facts import ANCHORS, Anchor
-from sublet.domain.quantity import at_least, positive
+from sublet.domain.quantity import at_least, named, positive, whole
 from sublet.domain.units import BYTES_PER_GBIT, GIB, SECONDS_PER_H
 from sublet.perf.preemption import Recovery, hit_cost_s, missing_nodes, speed_kept, toll_of_waiting
 from sublet.perf.preemption.tiers import Ladder, Tier, best_tiering, copy_s
 from sublet.solve.arrays import Bools, Floats
 
-__all__ = ["KEEPERS", "TIERS_OF", "Checkpoints", "Fleets", "Keeper", "Outages", "anchors_for", "outages"]
+__all__ = [
+    "ANCHORS",
+    "KEEPERS",
+    "TIERS_OF",
+    "Anchor",
+    "Checkpoints",
+    "Fleets",
+    "Keeper",
+    "Outages",
+    "anchors_for",
+    "outages",
+]
 
 # R rows (an offer and a way to keep), N numbers of nodes
 Keeper = Literal["nothing", "storage", "peers", "anchors", "nodes"]
@@ -58,6 +68,39 @@ TIERS_OF: Mapping[Keeper, tuple[Tier, ...]] = MappingProxyType(
 STORAGE_BYTES_PER_S = 0.5e9  # of one node to object storage: several streams over 5 Gbit/s or more
 STANDSTILL = 1e-9  # of its speed: a job that keeps less never ends
 CALM_PER_S = 1e-12  # one reclaim in thirty thousand years is none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Anchor:
+    """An on-demand machine without GPUs that only receives checkpoints."""
+
+    name: str
+    usd_per_h: float
+    mem_gib: float
+    gbit_per_s: float
+    most: int = 64  # 256 vCPUs of quota, 4 each
+
+    def __post_init__(self) -> None:
+        named("anchor", self.name)
+        for field in ("usd_per_h", "mem_gib", "gbit_per_s"):
+            positive(field, getattr(self, field))
+        whole("most", self.most, 1)
+
+
+# Prices and networks as the authors of DeepVM state them (lass-lab/DeepVM, 8b661e40); its loops end at 63.
+ANCHORS = tuple(
+    Anchor(name=f"{name}.xlarge", usd_per_h=usd, mem_gib=mem, gbit_per_s=net, most=63)
+    for name, usd, mem, net in (
+        ("c3", 0.21, 7.5, 0.3),
+        ("c4", 0.199, 7.5, 1.7),
+        ("t3", 0.1664, 16.0, 5.0),
+        ("c5", 0.17, 8.0, 10.0),
+        ("m6i", 0.192, 16.0, 12.5),
+        ("d3", 0.499, 32.0, 15.0),
+        ("c5n", 0.216, 10.5, 25.0),
+        ("c6in", 0.2268, 8.0, 30.0),
+    )
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

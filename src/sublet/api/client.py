@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
-from sublet.api.processes import process_is_stopped
 from sublet.api.state import StateDir
 from sublet.errors import BadInput, NoController, NoSuchJob, Refused
 from sublet.machine.rng import RNG
 from sublet.runtime.controller_host.record import HostRecord, on_host
 from sublet.runtime.settings import LOOPBACK, default_state_dir
 
-__all__ = ["Client", "Meter", "connect", "segment"]
+__all__ = ["Client", "Meter", "connect", "process_is_stopped", "segment"]
 
 FAR_S = 30.0  # through ssh, from anywhere
 TIMEOUT_S = 10.0  # a controller answers in milliseconds, on a busy machine in a second or two
@@ -177,3 +176,15 @@ def _error_from(status: int, text: bytes) -> Refused:
         return Refused(said, exit_code=int(facts["exit_code"]), status=status)
     except (ValueError, KeyError, TypeError):
         return Refused(f"the controller answered {status}", status=status)
+
+
+STOPPED = ("T", "t")  # as ps shows it: by a signal, by a debugger
+
+
+def process_is_stopped(pid: int) -> bool:
+    """Whether it lives and does nothing until it is told to go on; False where it is unknown."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+        return stat.rpartition(")")[2].split()[0] in STOPPED
+    except (OSError, IndexError):
+        return False

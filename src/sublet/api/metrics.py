@@ -77,7 +77,7 @@ class _ControllerMetrics(Collector):
         yield from self._collect_jobs()
         yield from self._collect_gpus()
         yield from self._collect_money()
-        yield from self._collect_purses()
+        yield from self._collect_budgets()
         yield from self._collect_controller()
 
     def _collect_jobs(self) -> Iterator[Metric]:
@@ -125,7 +125,7 @@ class _ControllerMetrics(Collector):
         if self.budget["left_usd"] is not None:
             yield _gauge_of("budget_remaining_dollars", "Neither spent nor reserved.", self.budget["left_usd"])
 
-    def _collect_purses(self) -> Iterator[Metric]:
+    def _collect_budgets(self) -> Iterator[Metric]:
         """Metrics of the tree: the organisation, all teams and users, and the jobs with a budget."""
         limit = _gauge("purse_limit_dollars", "That may be spent, in all or in this period.", "level", "name")
         spent = _gauge("purse_spent_dollars", "Spent of it, or without one since budgets are counted.", "level", "name")

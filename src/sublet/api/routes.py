@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Depends, FastAPI, Header, Query, Request
@@ -11,18 +13,17 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from pydantic import Field
 from starlette.exceptions import HTTPException
 
-from sublet.api.advice import OTHERWISE, advice_for
 from sublet.api.body import Body
 from sublet.api.callers import Caller, Callers, while_it_holds
 from sublet.api.console.routes import add_console
 from sublet.api.described import describe_answers
 from sublet.api.guard import CALLER, HOLDS, SCHEMA_VERSION, Guard
 from sublet.api.idempotency import Idempotency
-from sublet.api.keys import add_tokens
+from sublet.api.limits import MOST_ASKED
 from sublet.api.logs import lines_with, log_stream
 from sublet.api.metrics import exposition
-from sublet.api.parts import add_parts
 from sublet.api.quick import Quick
+from sublet.api.state import digest
 from sublet.api.what_if.routes import add_what_if
 from sublet.errors import (
     BadInput,
@@ -48,7 +49,7 @@ from sublet.runtime.jobs.serialize import spec_from_json
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-__all__ = ["application", "guarded", "routes_to"]
+__all__ = ["OTHERWISE", "add_parts", "add_tokens", "advice_for", "application", "guarded", "routes_to"]
 
 STATUS: tuple[tuple[type[SubletError], int], ...] = (
     (NoSuchJob, 404),
@@ -375,3 +376,102 @@ def _error_answer(status: int, text: str, *, field: str = "", advice: str = "", 
 def _sendable(text: str) -> str:
     """A text that may hold half a letter (a lone surrogate), fit to be repeated in errors."""
     return text.encode("utf-8", "backslashreplace").decode()
+
+
+SUBMIT = "change it in the job file ('sublet schema' has what may be there), and try it: sublet submit FILE --dry-run"
+BY_PATH = (  # the end of the path that was asked -> what helps there
+    ("/v1/jobs", SUBMIT),
+    ("/v1/dry-run", SUBMIT),
+    ("/resume", "sublet resume --help"),
+    ("/scale", "sublet scale --help"),
+    ("/v1/budget/top-up", "sublet budget top-up --help"),
+    ("/top-up", "sublet budget top-up --help; sublet cost JOB"),
+    ("/v1/budget", "sublet budget set --help; sublet budget show"),
+    ("/v1/parts", "submit the job again: it sends its files once more"),
+)
+OTHERWISE = "/v1/openapi.json lists what can be asked, and how"
+
+
+def advice_for(path: str) -> str:
+    """By what was asked of the controller."""
+    return next((advice for end, advice in BY_PATH if path.endswith(end)), OTHERWISE)
+
+
+class TokenBody(Body):
+    """Owner and scope of a token."""
+
+    name: str = Field(max_length=100)
+    scope: str = Scope.READ
+    user: str = Field(default="", max_length=100)
+    team: str = Field(default="", max_length=100)
+
+
+def add_tokens(app: FastAPI, api: Api, callers: Callers) -> None:
+    """For admins alone: the guard sees to that."""
+
+    @app.get("/v1/tokens")
+    async def tokens() -> dict[str, Any]:
+        return {"schema_version": SCHEMA_VERSION, "tokens": list(api.tokens.list())}
+
+    @app.post("/v1/tokens", status_code=201)
+    async def create(body: TokenBody, request: Request) -> dict[str, Any]:
+        if body.scope not in list(Scope):
+            raise InvalidValue("scope", body.scope, f"one of {', '.join(Scope)}")
+        scope = Scope(body.scope)
+        who = request.scope[CALLER].who
+        token = api.tokens.create(body.name, scope, user=body.user, team=body.team, by=who)
+        callers.tokens[digest(token)] = (body.name, scope)
+        return {"schema_version": SCHEMA_VERSION, "name": body.name, "scope": scope, "token": token}
+
+    @app.post("/v1/tokens/{name}/revoke")
+    async def revoke(name: str, request: Request) -> dict[str, Any]:
+        api.tokens.revoke(name, by=request.scope[CALLER].who)
+        for key in [key for key, (who, _) in callers.tokens.items() if who == name]:
+            del callers.tokens[key]
+        return {"schema_version": SCHEMA_VERSION, "name": name, "revoked": True}
+
+
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class AskedBody(Body):
+    """Names of parts that a job is made of."""
+
+    digests: list[Digest] = Field(max_length=MOST_ASKED)
+
+
+class WholeBody(Body):
+    """The name of all files of a job."""
+
+    digest: Digest
+
+
+class PartsBody(Body):
+    """Parts by name, packed and in base64."""
+
+    parts: dict[Digest, str]
+
+
+def add_parts(app: FastAPI, api: Api) -> None:
+    """Which of them are not here, and here they come."""
+
+    @app.post("/v1/parts/whole")
+    async def whole(body: WholeBody) -> dict[str, Any]:
+        return {"schema_version": SCHEMA_VERSION, "whole": await api.parts.whole(body.digest)}
+
+    @app.post("/v1/parts/lacking")
+    async def lacking(body: AskedBody) -> dict[str, Any]:
+        return {"schema_version": SCHEMA_VERSION, "lacking": await api.parts.lacking(body.digests)}
+
+    @app.post("/v1/parts")
+    async def take(body: PartsBody) -> dict[str, Any]:
+        parts = {digest: _bytes_of(digest, text) for digest, text in body.parts.items()}
+        await api.parts.take(parts)
+        return {"schema_version": SCHEMA_VERSION, "taken": len(parts)}
+
+
+def _bytes_of(digest: str, text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise InvalidValue(f"parts.{digest}", text[:20], "base64") from None

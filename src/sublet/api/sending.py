@@ -14,11 +14,8 @@ from sublet.api import limits
 from sublet.api.client import Client
 from sublet.machine.files import FILES
 from sublet.runtime.controller_host.record import folder_of
-from sublet.runtime.file_sync.content import Content, digest_of
-from sublet.runtime.file_sync.manifest import entries_from, names_in
-from sublet.runtime.file_sync.packing import local_among, pack, packed_names, travelling
-from sublet.runtime.file_sync.told import file_notes
-from sublet.runtime.file_sync.tracked import tracker_notes
+from sublet.runtime.file_sync.content import Content, digest_of, entries_from, names_in
+from sublet.runtime.file_sync.packing import file_notes, local_among, pack, packed_names, tracker_notes, travelling
 from sublet.runtime.jobs.spec import JobSpec
 
 __all__ = ["check_files", "send_files"]

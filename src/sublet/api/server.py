@@ -8,11 +8,12 @@ import errno
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from sublet import __version__
-from sublet.api.connections import bounded_connections
 from sublet.api.routes import application
 from sublet.api.state import Address, StateDir, digest, read_only
 from sublet.errors import BadInput, InvalidValue
@@ -100,3 +101,48 @@ async def serve(
         state.withdraw(pid=pid, token_digest=token_digest)
         server.should_exit = True
         await serving
+
+
+if TYPE_CHECKING:
+    Http: Any = object
+else:
+    Http = AutoHTTPProtocol
+
+__all__ = ["MOST_CONNECTIONS", "bounded_connections"]
+
+MOST_CONNECTIONS = 128  # at once; far more than people and dashboards have
+HEAD_S = 10.0  # for the head of a first request
+
+
+def bounded_connections() -> type:
+    """The protocol of one server: uvicorn's own, with bounds over all of its lines, since descriptors are few.
+
+    A caller that sends no head is hung up on; of too many lines, the oldest on which nothing goes on. A request that is
+    being answered is never cut.
+    """
+    lines: dict[Any, None] = {}  # the oldest first
+
+    class Connection(Http):  # type: ignore[misc] # untyped in uvicorn
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            lines[self] = None
+            self.late = asyncio.get_running_loop().call_later(HEAD_S, self.hang_up_if_idle)
+            if len(lines) > MOST_CONNECTIONS:
+                oldest = next((line for line in lines if line.idle), self)
+                del lines[oldest]  # now: many may come before its end is heard of
+                oldest.transport.abort()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self.late.cancel()
+            lines.pop(self, None)
+            super().connection_lost(exc)
+
+        @property
+        def idle(self) -> bool:
+            return self.cycle is None or bool(self.cycle.response_complete)
+
+        def hang_up_if_idle(self) -> None:
+            if self.cycle is None:
+                self.transport.abort()
+
+    return Connection

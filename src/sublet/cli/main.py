@@ -28,7 +28,6 @@ from sublet.cli.verbs.demo import demo
 from sublet.cli.verbs.down import down
 from sublet.cli.verbs.events import events
 from sublet.cli.verbs.explain import explain
-from sublet.cli.verbs.forecast import forecast
 from sublet.cli.verbs.gc import gc
 from sublet.cli.verbs.inspect import inspect
 from sublet.cli.verbs.logs import logs
@@ -47,7 +46,6 @@ from sublet.cli.verbs.run import run as run_job
 from sublet.cli.verbs.scale import scale
 from sublet.cli.verbs.schema import schema
 from sublet.cli.verbs.simulate import simulate
-from sublet.cli.verbs.spot import spot
 from sublet.cli.verbs.submit import submit
 from sublet.cli.verbs.token import token_app
 from sublet.cli.verbs.traces import traces
@@ -99,7 +97,7 @@ VERBS: dict[str, tuple[tuple[str, Callable[..., None]], ...]] = {
     ),
     "Ask before you spend": (
         *(("simulate", simulate), ("compare", compare), ("plan", plan), ("advise", advise)),
-        *(("profile", profile), ("spot", spot), ("forecast", forecast), ("what-if", what_if)),
+        *(("profile", profile), ("what-if", what_if)),
     ),
     "What is there": (
         *(("workloads", workloads), ("profiles", profiles), ("offers", offers), ("traces", traces)),
@@ -112,6 +110,8 @@ GROUPS = {
     "token": (token_app, "Keep things in order"),
 }
 OF_THE_LAB = {  # verbs of sublet-lab, found by entry points: heading, and first sentence
+    "spot": ("Ask before you spend", "With sublet-lab: one large job on a record of a spot market, policy by policy."),
+    "forecast": ("Ask before you spend", "With sublet-lab: how far every forecaster is off on a trace."),
     "study": ("Ask before you spend", "With sublet-lab: reproduce a published result, and check every claim anew."),
     "data": ("What is there", "With sublet-lab: what the studies read that does not ship, and how to get it."),
 }

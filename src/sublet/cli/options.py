@@ -110,7 +110,7 @@ def _complete_trace(incomplete: str) -> list[str]:
 
 
 def _complete_measured(incomplete: str) -> list[str]:
-    from sublet.cli.parse.measured import measured_names
+    from sublet.cli.parse.values import measured_names
 
     return _starting(incomplete, measured_names())
 

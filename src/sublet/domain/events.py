@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sublet.domain.budget import Budget, Limit
+from sublet.domain.budget import Budget, Holder, Limit, Period
 from sublet.domain.job import Job
 from sublet.domain.money import Money, Price
 from sublet.domain.offer import Offer
 from sublet.domain.plan import Plan
-from sublet.domain.purses import Holder, Period
 from sublet.domain.quantity import finite, whole, within
 from sublet.domain.timers import Timer
 from sublet.errors import InvalidValue
@@ -318,7 +317,7 @@ class PurseSet:
 
     def __post_init__(self) -> None:
         if self.amount is not None and self.amount.grains < 0:
-            raise InvalidValue(f"purse of {self.holder}", str(self.amount), "at least USD 0")
+            raise InvalidValue(f"budget of {self.holder}", str(self.amount), "at least USD 0")
         within("unix_s", self.unix_s, 0.0, LATEST_UNIX_S)
 
 

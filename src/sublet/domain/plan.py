@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
 from sublet.domain.budget import Budget, Limit
-from sublet.domain.demand import Demand
-from sublet.domain.ended import Ended
+from sublet.domain.demand import Demand, Ended
 from sublet.domain.job import Job
 from sublet.domain.money import Money, Price
 from sublet.domain.offer import Market, Offer
@@ -18,7 +17,7 @@ from sublet.domain.quantity import finite, whole
 from sublet.domain.shape import Shape, Spread
 from sublet.domain.weighed import Weighing
 
-__all__ = ["JobState", "OfferState", "Packing", "Phase", "Plan", "Policy", "Pool", "Snapshot", "WaitingJobs"]
+__all__ = ["JobState", "OfferState", "Packing", "Phase", "Plan", "Policy", "Pool", "Snapshot", "WaitingJobs", "arrival"]
 
 
 class Phase(StrEnum):
@@ -78,6 +77,11 @@ class JobState:
         return self.gpu_s + self.gpus * (now_s - self.held_since_s)
 
 
+def arrival(_state: JobState) -> float:
+    """First come, first served: all rank alike, and ties go by arrival."""
+    return 0.0
+
+
 class Packing(StrEnum):
     """Which nodes a job gets beyond those it keeps."""
 
@@ -96,6 +100,10 @@ class WaitingJobs(Protocol):
         The key must not depend on the time, and be hashable by value (a function, or a frozen dataclass that can be
         called): the order is kept up to date from the first time that this key is seen.
         """
+        ...
+
+    def orders(self, *keys: Callable[[JobState], float]) -> tuple[Sequence[JobState], ...]:
+        """All of them in several such orders, valid until the next event."""
         ...
 
 

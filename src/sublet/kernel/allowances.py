@@ -15,17 +15,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sublet.domain.budget import Budget
+from sublet.domain.budget import ORG, Budget, Holder, Level, Period, amount_text, calendar_text
 from sublet.domain.events import PurseSet
 from sublet.domain.job import Job
 from sublet.domain.money import Money, microseconds
 from sublet.domain.plan import JobState, Phase
-from sublet.domain.purses import ORG, Holder, Level, Period, amount_text, calendar_text
 from sublet.kernel.shares import Shares, ending_grains, payers
 from sublet.kernel.supply import Supply
 from sublet.kernel.values_json import from_plain, to_plain
 
-__all__ = ["Allowance", "Before", "PurseTree", "Steps"]
+__all__ = ["Allowance", "Before", "BudgetTree", "Steps"]
 
 EXACT = (Level.JOB, Level.FILE)  # never charged a grain more than they have
 KEPT_BACK = 2  # times what leaving may cost of a job's own budget: while it moves it may hold twice what it had
@@ -72,7 +71,7 @@ class Steps:
 Before = tuple[dict[Holder, Allowance], bool, Budget, int | None, bool]
 
 
-class PurseTree:
+class BudgetTree:
     """All budgets but what the budget of all promises of itself. Nothing is counted until the first is set."""
 
     def __init__(self, supply: Supply) -> None:

@@ -6,8 +6,7 @@ import math
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
-from sublet.domain.demand import Arrivals, Demand, kind_of
-from sublet.domain.ended import Ended, Needed
+from sublet.domain.demand import Arrivals, Demand, Ended, Needed, kind_of
 from sublet.domain.job import Job
 from sublet.domain.units import SECONDS_PER_H
 from sublet.kernel.values_json import to_plain

@@ -125,7 +125,7 @@ class Follower(Kernel):
                     self.tenancy.departures.tell(job_id, shape)
                 case order.MakePlan() | order.RefusePlan() | order.SetTimer() | order.TellUser():
                     pass
-        self.purses.shares.tell_to_leave(self.jobs, self.now_s)
+        self.budgets.shares.tell_to_leave(self.jobs, self.now_s)
         return recorded
 
     def arrive(self) -> None:
@@ -133,9 +133,9 @@ class Follower(Kernel):
         self.tenancy.line_up()
         self.supply.changed, self.supply.purse.most_nodes = True, None
         self._plans.is_open, self._plans.since, self.spending.spent_s = True, self.seen, None
-        self.purses.shares.changed = True
+        self.budgets.shares.changed = True
 
-    def _watch_purse(self) -> None:
+    def _watch_total(self) -> None:
         pass
 
     def _wanted(self, plan: Plan, *, stale: bool) -> list[Promise]:

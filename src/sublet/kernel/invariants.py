@@ -9,17 +9,17 @@ from functools import partial
 from typing import NoReturn
 from weakref import WeakKeyDictionary
 
+from sublet.domain.budget import ORG
 from sublet.domain.money import Money, microseconds
 from sublet.domain.offer import Market
 from sublet.domain.plan import JobState, Phase
-from sublet.domain.purses import ORG
 from sublet.domain.shape import Shape
 from sublet.errors import InvariantBroken
-from sublet.kernel.blocks import is_in_blocks
 from sublet.kernel.changing import IN_TRANSIT
 from sublet.kernel.cluster import NodePhase
 from sublet.kernel.kernel import Kernel
 from sublet.kernel.ledger import Lease, Ledger
+from sublet.kernel.placing import is_in_blocks
 
 __all__ = ["check"]
 
@@ -37,7 +37,7 @@ def check(kernel: Kernel) -> None:
     _paid_nodes_are_held_nodes(kernel)
     _the_bill_is_intervals_times_prices(kernel)
     _limits_hold(kernel)
-    _purses_hold(kernel)
+    _budgets_hold(kernel)
     _nobody_is_stuck(kernel)
     _nobody_outstays_a_notice(kernel)
 
@@ -218,9 +218,9 @@ def _limits_hold(kernel: Kernel) -> None:
                 _broken("a pool stays within its quota", f"{pool.name}: {gpus} of {', '.join(offer_ids)}")
 
 
-def _purses_hold(kernel: Kernel) -> None:
+def _budgets_hold(kernel: Kernel) -> None:
     """At every level, whatever the world did; and every held GPU has a budget that pays for it."""
-    tree, now_us = kernel.purses, microseconds(kernel.now_s)
+    tree, now_us = kernel.budgets, microseconds(kernel.now_s)
     if not tree.shares.counts:
         return
     shares = {

@@ -58,7 +58,7 @@ class Kernel:
         self.cluster, self.ledger, self.pools = self.supply.cluster, self.supply.ledger, self.supply.pools
         self.tenancy = self.tenancy_kind(self.supply)
         self.jobs, self.active, self.waiting = self.tenancy.jobs, self.tenancy.active, self.tenancy.waiting
-        self.purses, self.spending = self.tenancy.purses, Spending(self.supply, self.tenancy)
+        self.budgets, self.spending = self.tenancy.budgets, Spending(self.supply, self.tenancy)
         self._plans, self._expected = PlanRequests(), expected
         self._warned: set[str] = set()  # jobs whose owners were told
         self._actions: list[Action] = []
@@ -87,7 +87,7 @@ class Kernel:
             self.now_s = self.tenancy.now_s = before_s
             self.seen -= 1
             if rolled is not None:
-                self.purses.roll_back(rolled)
+                self.budgets.roll_back(rolled)
             raise
         if rolled is not None:
             self._call_for_plan()
@@ -146,12 +146,12 @@ class Kernel:
                     self._actions.append(StopJob(event.job_id, state.generation + 1, resumable=False))
                 self._end(state)
             case news.BudgetChanged():
-                self.supply.refill(self.purses.in_force(event.budget))
+                self.supply.refill(self.budgets.in_force(event.budget))
                 self.ledger.follow(event.budget, event.at_s)
                 self._call_for_plan()
             case news.PurseSet():
                 self.tenancy.begin_to_count()
-                self.purses.set(event)
+                self.budgets.set(event)
                 self._call_for_plan()
             case news.OffersChanged():
                 self.supply.reoffer(event.offers, event.limits, event.quotas, event.at_s)
@@ -167,8 +167,8 @@ class Kernel:
             self.spending.adjust_supply(self.now_s)
             if supply.short and any(self.tenancy.lines.values()):
                 self._call_for_plan()  # promises were made with money that is gone: ask again
-        if supply.purse.budget.purse is not None or self.purses.shares.counts:
-            self._watch_purse()
+        if supply.purse.budget.purse is not None or self.budgets.shares.counts:
+            self._watch_total()
         if supply.offering.withdrawn and supply.retire():
             self.tenancy.keep_to(self.pools)
             self._call_for_plan()
@@ -186,8 +186,8 @@ class Kernel:
         view = dict if frozen else MappingProxyType
         active = self.tenancy.growing.shown(self.active, self.tenancy.placement, self.now_s)
         waiting = self.waiting
-        if self.purses.allowed:
-            shown = partial(self.purses.shown, now_s=self.now_s)
+        if self.budgets.allowed:
+            shown = partial(self.budgets.shown, now_s=self.now_s)
             active = {job_id: shown(state) or state for job_id, state in active.items()}
             waiting = waiting.only(shown)
         return Snapshot(
@@ -268,7 +268,7 @@ class Kernel:
                     return  # it goes already
                 leave(self.supply, self.tenancy, node, event)
             case news.NodeLost():
-                self.purses.end_by(node.id, event.billed_to_s)
+                self.budgets.end_by(node.id, event.billed_to_s)
                 if node.phase not in (NodePhase.NOTICED, NodePhase.RELEASING):  # else it was counted, or on its way out
                     let_go(self.supply, node, self.tenancy.promises, event.at_s)
                     self.tenancy.growing.go(node, event.at_s, told=False)
@@ -323,7 +323,7 @@ class Kernel:
 
     # ------------------------------------------------------------------ money and plans
 
-    def _watch_purse(self) -> None:
+    def _watch_total(self) -> None:
         if self.spending.watch(self.now_s):
             self._call_for_plan()
 
@@ -364,7 +364,7 @@ class Kernel:
 
     def _wanted(self, plan: Plan, *, stale: bool) -> list[Promise]:
         found = shapes_to_promise(plan, self.jobs, self.supply, stale=stale)
-        return [(state, shape) for state, shape in found if shape is None or state.gpus or self.purses.pays(state.job)]
+        return [(state, shape) for state, shape in found if shape is None or state.gpus or self.budgets.pays(state.job)]
 
     def _refusal(self, plan: Plan, promises: Sequence[Promise], *, stale: bool) -> RefusePlan | None:
         tenancy = self.tenancy

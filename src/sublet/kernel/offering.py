@@ -11,11 +11,10 @@ from sublet.domain.money import Price
 from sublet.domain.offer import Market, Offer
 from sublet.domain.plan import OfferState, Pool
 from sublet.kernel.cluster import Cluster
-from sublet.kernel.exposure import Exposure
 from sublet.kernel.ledger import Ledger
 from sublet.kernel.listing import Listing, listing_from, quotas_from, refuse_other_machines
-from sublet.kernel.market_memory import MarketMemory
-from sublet.kernel.purse import Purse
+from sublet.kernel.market_memory import Exposure, MarketMemory
+from sublet.kernel.total import TotalBudget
 from sublet.kernel.values_json import from_plain, to_plain
 
 __all__ = ["Offering"]
@@ -28,7 +27,7 @@ REFUSED_AT_MOST_S = 960.0  # twice as long after each further one in a row, up t
 class Offering:
     """Offers and limits by offer id, pools by name; the mappings stay the same objects when what is in them changes."""
 
-    def __init__(self, listing: Listing, cluster: Cluster, ledger: Ledger, purse: Purse) -> None:
+    def __init__(self, listing: Listing, cluster: Cluster, ledger: Ledger, purse: TotalBudget) -> None:
         self.offers, self.limits, self.pools = listing.offers, listing.limits, listing.pools
         self.every = dict(self.offers)  # known now or once: what was rented has a bill
         self.withdrawn: dict[str, None] = {}  # not offered any more, but held: no more than that can be had

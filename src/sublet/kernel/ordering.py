@@ -8,7 +8,7 @@ from sublet.domain.actions import Action, PrepareJob, ResizeJob, StartJob, StopJ
 from sublet.domain.events import Event, JobChanged, JobSubmitted
 from sublet.domain.plan import JobState, Phase
 from sublet.domain.shape import Placement, Shape
-from sublet.kernel.allowances import PurseTree
+from sublet.kernel.allowances import BudgetTree
 from sublet.kernel.changing import with_gpus
 from sublet.kernel.departures import Departures
 from sublet.kernel.placements import Placements
@@ -27,7 +27,7 @@ class Ordering:
         self.jobs: dict[str, JobState] = {}  # every job that has not ended
         self.active: dict[str, JobState] = {}  # those with a shape
         self.departures = Departures(supply.cluster)  # jobs that stay on nodes that will be taken
-        self.purses = PurseTree(supply)  # the budgets of each job
+        self.budgets = BudgetTree(supply)  # the budgets of each job
         self._placements = Placements(supply.cluster)
         self._placements.changed = self._pay
         self.placement, self.leaving = self._placements.held, self._placements.leaving
@@ -37,11 +37,11 @@ class Ordering:
 
     def begin_to_count(self) -> None:
         """From now on payments are counted by budget."""
-        self.purses.shares.begin(self.jobs.values(), self._placements.all_of, self.now_s)
+        self.budgets.shares.begin(self.jobs.values(), self._placements.all_of, self.now_s)
 
     def _pay(self, job_id: str) -> None:
-        if self.purses.shares.counts:
-            self.purses.shares.look(self.jobs[job_id].job, self._placements.all_of(job_id), self.now_s)
+        if self.budgets.shares.counts:
+            self.budgets.shares.look(self.jobs[job_id].job, self._placements.all_of(job_id), self.now_s)
 
     def story(self, job_id: str) -> list[str]:
         """Events of a job so far, oldest first."""

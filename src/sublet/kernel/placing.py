@@ -8,17 +8,18 @@ are its word: as long as it wants a node, no job leaves it for spot, unless it w
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 
 from sublet.domain.offer import Market
 from sublet.domain.plan import JobState, Phase
 from sublet.domain.shape import Placement, Shape, first_gpus
-from sublet.kernel.blocks import find_blocks, is_in_blocks
-from sublet.kernel.cluster import Node
+from sublet.kernel.changing import IN_TRANSIT
+from sublet.kernel.cluster import Cluster, Node, NodePhase
 from sublet.kernel.growing import Growing
 from sublet.kernel.supply import Supply
 
-__all__ = ["Placing"]
+__all__ = ["Placing", "find_blocks", "half_way", "is_in_blocks", "owed"]
 
 NONE: frozenset[str] = frozenset()
 
@@ -109,3 +110,78 @@ class Placing:
                 stay[node_id] -= goes
                 had, lack = had - goes, lack - goes
         return tuple((node_id, gpus) for node_id, gpus in stay.items() if gpus)
+
+
+def is_in_blocks(placement: Placement, block: int) -> bool:
+    """Every node has whole blocks of it."""
+    return all(gpus % block == 0 for _, gpus in placement)
+
+
+def find_blocks(
+    cluster: Cluster,
+    pool: str,
+    kept: Placement,
+    gpus: int,
+    block: int,
+    *,
+    shunned: Collection[str] = frozenset(),
+    closed: Collection[Market] = (),
+) -> Placement | None:
+    """`gpus` of them in whole blocks, on its own nodes first, then on spot, on as few nodes as can be; None = no room.
+
+    Nothing more is taken of nodes that are shunned, nor of markets that are `closed`.
+    """
+    missing, share = gpus // block, {}
+    for node_id, held in kept:
+        share[node_id] = min(missing, held // block)
+        missing -= share[node_id]
+
+    def more_on(node: Node) -> int:
+        shut = node.id in shunned or node.offer.market in closed
+        return 0 if shut else node.free // block
+
+    ready = [node for node in cluster.nodes.values() if node.phase is NodePhase.READY and node.offer.pool == pool]
+    ready.sort(key=lambda n: (n.id not in share, n.offer.market is Market.ON_DEMAND, -more_on(n), n.number))
+    for node in ready:
+        more = min(missing, more_on(node))
+        share[node.id] = share.get(node.id, 0) + more
+        missing -= more
+    return None if missing else tuple((node_id, count * block) for node_id, count in share.items() if count)
+
+
+def owed(
+    cluster: Cluster, pool: str, active: Iterable[JobState], placement: Mapping[str, Placement], but_to: str = ""
+) -> int:
+    """GPUs on demand that are still to come, in all: also to those that began without their spares."""
+    gpus = 0
+    for state in active:
+        shape = state.shape
+        if shape is not None and shape.pool == pool and shape.steady and state.job.id != but_to:
+            gpus += max(0, shape.steady - cluster.on_demand(placement.get(state.job.id, ())))
+    return gpus
+
+
+def half_way(
+    supply: Supply, pool: str, line: Iterable[str], active: Mapping[str, JobState], placement: Mapping[str, Placement]
+) -> tuple[JobState, Shape, Placement] | None:
+    """The first in line with as many GPUs as it was promised, and what is free on demand for spot GPUs of its own.
+
+    None unless it has to be: other nodes of the pool may be on their way, or jobs that will leave some. Else two jobs
+    wait for one another: one holds spot GPUs that it will leave for those on demand, the other sits on these without
+    need and would go back to spot. What is free on demand would be paid for and idle meanwhile.
+    """
+    cluster, coming = supply.cluster, supply.coming(supply.pools[pool])
+    free = cluster.free_on_demand(pool) if supply.pools[pool].is_mixed else 0
+    if not free or coming or any(state.phase in IN_TRANSIT for state in active.values()):
+        return None
+    for job_id in line:
+        state, held = active.get(job_id), placement.get(job_id, ())
+        shape, had = None if state is None else state.shape, cluster.on_demand(held)
+        if state is None or shape is None or state.phase is not Phase.RUNNING or state.gpus != shape.gpus:
+            continue
+        if had + free < shape.steady and cluster.healthy(held) == held:
+            nearer = replace(shape, steady=had + free)
+            found = cluster.rearrange(pool, held, shape.gpus, steady=nearer.steady)
+            if found is not None:
+                return state, nearer, found
+    return None

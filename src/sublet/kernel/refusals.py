@@ -10,8 +10,8 @@ from sublet.domain.money import Price
 from sublet.domain.offer import Market
 from sublet.domain.plan import JobState, Plan, Pool
 from sublet.domain.shape import Shape
-from sublet.kernel.lines import Lines
 from sublet.kernel.supply import Supply
+from sublet.kernel.waiting import Lines
 
 __all__ = [
     "Promise",

@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sublet.domain.budget import Holder, Level
 from sublet.domain.job import Job
 from sublet.domain.money import microseconds
 from sublet.domain.offer import Offer
 from sublet.domain.plan import JobState, Phase
-from sublet.domain.purses import Holder, Level
 from sublet.kernel.cluster import Cluster
 from sublet.kernel.ledger import Ledger
 from sublet.kernel.values_json import from_plain, to_plain

@@ -22,7 +22,7 @@ class Spending:
         self.spent_s: float | None = None  # when the first budget will be spent at today's burn
         self._period_s: float | None = None  # when the next period of a budget begins
         self._look_s: float | None = None  # when the tree is to be looked at again, if nothing changes before
-        self._supply, self._tenancy, self._purses = supply, tenancy, tenancy.purses
+        self._supply, self._tenancy, self._purses = supply, tenancy, tenancy.budgets
 
     def adjust_supply(self, now_s: float) -> None:
         """Rent and give back; jobs in the way leave."""
@@ -49,7 +49,7 @@ class Spending:
     def watch(self, now_s: float) -> bool:
         """Give nodes up and turn jobs out in time; until then, be woken when it is time."""
         tenancy, wakes, stepped = self._tenancy, list[float | None](), False
-        if self._supply.budget.purse is not None and (steps := _end_purse_in_steps(self._supply, now_s)) is not None:
+        if self._supply.budget.purse is not None and (steps := _end_total_in_steps(self._supply, now_s)) is not None:
             wakes.append(steps.wake_s)
             if steps.wake_s is None:
                 for job_id in sorted(steps.leave.keys() & tenancy.active.keys()):
@@ -103,7 +103,7 @@ class Spending:
         )  # not before there were trees
 
 
-def _end_purse_in_steps(supply: Supply, now_s: float) -> Steps | None:
+def _end_total_in_steps(supply: Supply, now_s: float) -> Steps | None:
     """The end of the total budget: give nodes up in time; None = there is nothing to be done, nor to wait for."""
     purse = supply.purse
     left, burn = purse.until_next_step(now_s), supply.ledger.outflow().micro_usd_per_h

@@ -13,11 +13,11 @@ from sublet.domain.plan import Pool
 from sublet.domain.timers import RetryOffer
 from sublet.kernel.cluster import Cluster, Node, NodePhase
 from sublet.kernel.ledger import Ledger
-from sublet.kernel.lines import Lines
 from sublet.kernel.listing import hold_within, listing_from
 from sublet.kernel.offering import Offering
-from sublet.kernel.purse import Purse, begin_to_end
+from sublet.kernel.total import TotalBudget, begin_to_end
 from sublet.kernel.values_json import to_plain
+from sublet.kernel.waiting import Lines
 
 __all__ = ["Supply", "foresee", "let_go"]
 
@@ -29,7 +29,7 @@ class Supply:
         self, offers: Sequence[Offer], limits: Mapping[str, Limit], quotas: Mapping[str, int], budget: Budget
     ) -> None:
         self.cluster, self.ledger = Cluster(), Ledger(offers)
-        self.purse = Purse(budget, self.cluster, self.ledger)
+        self.purse = TotalBudget(budget, self.cluster, self.ledger)
         self.offering = Offering(listing_from(offers, limits, quotas), self.cluster, self.ledger, self.purse)
         self.offers, self.limits, self.pools = self.offering.offers, self.offering.limits, self.offering.pools
         self.hold = {offer_id: limit.min_nodes for offer_id, limit in self.limits.items()}

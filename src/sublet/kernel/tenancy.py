@@ -19,19 +19,23 @@ from sublet.domain.plan import JobState, Phase, Pool
 from sublet.domain.shape import Placement, Shape
 from sublet.errors import UnexpectedEvent
 from sublet.kernel.census import Census
-from sublet.kernel.changing import IN_TRANSIT, as_ordered, with_gpus
+from sublet.kernel.changing import (
+    IN_TRANSIT,
+    as_ordered,
+    is_spare_of,
+    pays,
+    shape_of_survivors,
+    with_gpus,
+    without_spares,
+)
 from sublet.kernel.cluster import Node
-from sublet.kernel.exchange import half_way, owed
 from sublet.kernel.growing import Growing
-from sublet.kernel.lines import Lines
 from sublet.kernel.ordering import Ordering
-from sublet.kernel.placing import Placing
+from sublet.kernel.placing import Placing, half_way, owed
 from sublet.kernel.refusals import keeps_to
-from sublet.kernel.spares import is_spare_of, without_spares
 from sublet.kernel.supply import Supply
-from sublet.kernel.survivors import pays, shape_of_survivors
 from sublet.kernel.values_json import from_plain, to_plain
-from sublet.kernel.waiting import Waiting
+from sublet.kernel.waiting import Lines, Waiting
 
 __all__ = ["Tenancy"]
 
@@ -152,7 +156,7 @@ class Tenancy(Ordering):
         self._ordered.pop(job_id, None)
         self.growing.put_aside.pop(job_id, None)
         self.departures.prepared.pop(job_id, None)
-        self.purses.forget(state.job)
+        self.budgets.forget(state.job)
         del self.jobs[job_id], self._stories[job_id]
 
     # ------------------------------------------------------------------ nodes and pools go
@@ -363,7 +367,7 @@ class Tenancy(Ordering):
             "departures": self.departures.facts(),
             "stories": {job_id: self.story(job_id)[-CHAPTERS:] for job_id in self._stories},
             "submitted": self._submitted,
-            "purses": self.purses.facts(),
+            "purses": self.budgets.facts(),
         }
 
     def restore(self, facts: Mapping[str, Any], now_s: float, job_from: Callable[[Mapping[str, Any]], Job]) -> None:
@@ -386,5 +390,5 @@ class Tenancy(Ordering):
         if "departures" in facts:  # nor in those before version 9
             self.departures.restore(facts["departures"])
         if "purses" in facts:  # nor before there were trees of them
-            self.purses.restore(facts["purses"])
+            self.budgets.restore(facts["purses"])
         self._stories = {job_id: list(story) for job_id, story in facts["stories"].items()}

@@ -2,17 +2,20 @@
 
 The keys that order a waiting job (its arrival, the rest of it, its history) do not change while it waits. So each order
 is a sorted list that is kept from its first use on: O(log n) a job, nothing a decision.
+
+Jobs that were promised GPUs stand in one queue per pool, first in first out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from sortedcontainers import SortedKeyList
 
 from sublet.domain.plan import JobState
+from sublet.domain.shape import Shape
 
-__all__ = ["Waiting"]
+__all__ = ["Lines", "Waiting"]
 
 Key = Callable[[JobState], float]
 
@@ -44,11 +47,18 @@ class Waiting:
 
     def by(self, key: Key) -> Iterator[JobState]:
         """Smallest `key` first, ties by arrival."""
+        return iter(self._order(key))
+
+    def _order(self, key: Key) -> SortedKeyList[JobState, tuple[float, int]]:
         order = self._orders.get(key)
         if order is None:
             order = SortedKeyList(self._states.values(), key=lambda state: (key(state), state.seq))
             self._orders[key] = order
-        return iter(order)
+        return order
+
+    def orders(self, *keys: Key) -> tuple[Sequence[JobState], ...]:
+        """All of them in the order of each key, as `by` has it."""
+        return tuple([self._order(key) for key in keys]) if self._states else ((),) * len(keys)
 
     def frozen(self) -> Waiting:
         """A copy that later events do not touch."""
@@ -61,3 +71,44 @@ class Waiting:
         copy = Waiting()
         copy._states = {job_id: seen for job_id, state in self._states.items() if (seen := shown(state)) is not None}
         return copy
+
+
+class Lines:
+    """All by pool; the mappings stay the same objects when other pools are on offer."""
+
+    def __init__(self, pools: Iterable[str]) -> None:
+        self.promised: dict[str, int] = dict.fromkeys(pools, 0)  # GPUs
+        self.steady: dict[str, int] = dict.fromkeys(self.promised, 0)  # of these, on demand
+        self.of: dict[str, dict[str, None]] = {pool: {} for pool in self.promised}  # jobs that need GPUs
+
+    def promise(self, shape: Shape) -> None:
+        """A job shall have it."""
+        self.promised[shape.pool] += shape.gpus
+        self.steady[shape.pool] += shape.steady
+
+    def take_back(self, state: JobState) -> None:
+        """Take its promise back."""
+        if (shape := state.shape) is not None:
+            self.promised[shape.pool] -= shape.gpus
+            self.steady[shape.pool] -= shape.steady
+            self.of[shape.pool].pop(state.job.id, None)
+
+    def stand(self, state: JobState) -> None:
+        """It needs GPUs to keep its promise."""
+        if state.shape is not None:
+            self.of[state.shape.pool][state.job.id] = None
+
+    def keep_to(self, pools: Iterable[str]) -> None:
+        """Other pools are on offer; there are no promises in those that are not."""
+        names = list(pools)
+        for counts in (self.promised, self.steady):
+            kept = {pool: counts.get(pool, 0) for pool in names}
+            counts.clear()
+            counts.update(kept)
+        lines = {pool: self.of.get(pool, {}) for pool in names}
+        self.of.clear()
+        self.of.update(lines)
+
+    def restore(self, lines: Mapping[str, Iterable[str]]) -> None:
+        """Go on from there."""
+        self.of |= {pool: dict.fromkeys(line) for pool, line in lines.items()}

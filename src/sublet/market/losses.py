@@ -13,7 +13,7 @@ import numpy as np
 
 from sublet.domain.quantity import at_least, positive
 from sublet.domain.units import DAY_S, SECONDS_PER_H
-from sublet.market.forecast.simple import asked_for
+from sublet.market.forecast import asked_for
 from sublet.solve.arrays import Bools, Floats
 
 __all__ = ["Falls", "LossesAhead"]

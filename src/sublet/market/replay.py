@@ -14,9 +14,8 @@ import numpy as np
 from sublet.domain.events import AvailabilityChanged, PriceChanged
 from sublet.domain.offer import Offer
 from sublet.domain.quantity import at_least
-from sublet.market.reclaim import choose_lost, draw_excess
 
-__all__ = ["Fall", "MarketChange", "ReadAhead", "ReplayedMarket", "Stock"]
+__all__ = ["Fall", "MarketChange", "ReadAhead", "ReplayedMarket", "Stock", "choose_lost", "draw_excess"]
 
 MarketChange = PriceChanged | AvailabilityChanged
 
@@ -175,3 +174,23 @@ class ReplayedMarket:
         """No more than is held can be had now."""
         supply = self.stock.supply(offer_id)
         return supply is not None and held >= supply
+
+
+def draw_excess(nodes: Sequence[str], supply: int, rng: np.random.Generator) -> list[str]:
+    """Those of `nodes` that are too many for `supply`, drawn with equal chances and in their order."""
+    excess = len(nodes) - supply
+    if excess <= 0:
+        return []
+    return [nodes[int(i)] for i in sorted(rng.choice(len(nodes), size=excess, replace=False))]
+
+
+def choose_lost(
+    nodes: Sequence[str], lost_s: Mapping[str, float], supply: int, now_s: float, rng: np.random.Generator
+) -> list[str]:
+    """Nodes that go when supply becomes `supply`: those whose announced end `lost_s` has come, then some of the rest.
+
+    A node of the rest goes if it was rented after the notices went out, or if no notice is given.
+    """
+    due = [node for node in nodes if node in lost_s and lost_s[node] <= now_s]
+    rest = [node for node in nodes if node not in set(due)]
+    return due + draw_excess(rest, supply, rng)

@@ -1,16 +1,25 @@
-"""The spot traces that Sublet knows by name, where they come from and whether they may be shipped."""
+"""The spot traces that Sublet knows by name, where they come from and whether they may be shipped.
+
+Nothing in a file says whether its numbers count availability or preemptions. There are signs, each for some kinds of
+trace. A market rests at what was asked for, and is seldom empty. Instances that were held take a moment to launch, so
+a record of them starts at 0; they are there most of the time. Of an unknown file only the first is asked, and 0 and 1
+have to be declared unless it is in their favour. Signs are not proof.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
+
+import numpy as np
 
 from sublet import data
-from sublet.errors import InvalidValue, UnknownName
-from sublet.market.polarity import presumed
-from sublet.market.spot import AVAILABILITY, FLEET, PREEMPTION, PROBE, Polarity, SpotTrace, read_trace
+from sublet.errors import BadInput, InvalidValue, UnknownName
+from sublet.market.hazard import mean_available_share
+from sublet.market.spot import AVAILABILITY, FLEET, PREEMPTION, PROBE, Polarity, SpotTrace, inverted, read_trace
 
-__all__ = ["TRACES", "TraceFacts", "load_trace"]
+__all__ = ["TRACES", "PolarityReport", "TraceFacts", "Verdict", "check_polarity", "load_trace", "presumed"]
 
 NO_LICENCE = "none stated"
 
@@ -154,3 +163,99 @@ def load_trace(name_or_path: str | Path, *, polarity: Polarity | None = None, re
         raise UnknownName("trace", text, TRACES, hint="give one of these names, or the path of a .csv or .csv.gz file")
     trace = read_trace(text, polarity=polarity or "availability", repeat=repeat)
     return presumed(trace) if polarity is None else trace
+
+
+Verdict = Literal["consistent", "suspicious", "cannot tell"]
+Sign = tuple[bool, str]  # whether it speaks for availability
+
+MOSTLY_THERE = 0.5
+HARDLY_THERE = 1 / 3
+FIRST_LAUNCH_S = 900.0  # a launch that takes longer than a quarter of an hour has failed
+MUCH_LONGER = 2.0  # times
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolarityReport:
+    """The trace as availability, and whether it looks like it."""
+
+    trace: SpotTrace
+    verdict: Verdict
+    evidence: tuple[str, ...]
+
+
+def check_polarity(trace: SpotTrace, declared: Polarity = "availability") -> PolarityReport:
+    """Turn a trace whose numbers mean `declared` into availability, and look for signs that it is not."""
+    if declared not in ("availability", "preempted"):
+        raise InvalidValue("declared", declared, "availability or preempted")
+    availability = trace if declared == "availability" else inverted(trace)
+    if availability.kind.startswith((PREEMPTION, FLEET)):
+        signs = [*_start_signs(availability), *_share_signs(availability)]
+    elif availability.kind:
+        why = f"instances were not held in a trace of kind {availability.kind!r}: no sign applies"
+        return PolarityReport(trace=availability, verdict="cannot tell", evidence=(why,))
+    else:
+        signs = _rest_signs(availability)
+    speaks_for = {good for good, _ in signs}
+    verdict: Verdict = "cannot tell"
+    if len(speaks_for) == 1:
+        verdict = "consistent" if speaks_for == {True} else "suspicious"
+    evidence = tuple(("for: " if good else "against: ") + text for good, text in signs)
+    return PolarityReport(trace=availability, verdict=verdict, evidence=evidence or ("no sign either way",))
+
+
+def presumed(trace: SpotTrace) -> SpotTrace:
+    """A trace from a file, as availability, without word on its meaning: refused if it may well be the other way round.
+
+    Counts are believed unless a sign is against them; of 0 and 1 copies exist both ways, so a sign must be in favour.
+    """
+    report = check_polarity(trace)
+    if report.verdict == "consistent" or (report.verdict == "cannot tell" and trace.max_available > 1):
+        return trace
+    why = "it is not stated whether a 1 means that an instance can be held, or that it cannot"
+    turned = "--polarity preempted if a 1 means that there is none"
+    if trace.max_available > 1:
+        why = "it is not stated that the numbers are instances that can be held, and they do not look like it"
+        turned = "subtract the numbers from the target if they count lost instances"
+    hint = f"say --polarity availability if they can be held; {turned}"
+    raise BadInput(trace.source, f"{why} ({'; '.join(report.evidence)})", hint=hint)
+
+
+def _rest_signs(trace: SpotTrace) -> list[Sign]:
+    """Levels at which the record stays longer, at nothing or at the most that it ever shows; zones add up."""
+    empty_s = full_s = total_s = 0.0
+    for zone, steps in trace.series.items():
+        held_s = np.diff(np.append(steps.t_s, trace.end_s[zone]))
+        total_s += float(held_s.sum())
+        empty_s += float(held_s[steps.value == 0].sum())
+        full_s += float(held_s[steps.value == trace.max_available].sum())
+    if not total_s:
+        return []
+    text = f"{empty_s / total_s:.0%} of the time at 0, {full_s / total_s:.0%} at the most, {trace.max_available}"
+    if empty_s >= MUCH_LONGER * full_s and empty_s > 0:
+        return [(False, text)]
+    return [(True, text)] if full_s >= MUCH_LONGER * empty_s and full_s > 0 else []
+
+
+def _start_signs(trace: SpotTrace) -> list[Sign]:
+    """How the zones of a record of held instances begin; fleets are recorded once they stand, and say nothing here."""
+    if not trace.kind.startswith(PREEMPTION):
+        return []
+    rising = falling = 0
+    for zone, steps in trace.series.items():
+        first, top = trace.value_at(zone, 0.0), int(steps.value.max())
+        soon = trace.value_at(zone, min(FIRST_LAUNCH_S, trace.span_s))
+        changed_at_once = len(steps.t_s) > 1 and steps.t_s[1] <= FIRST_LAUNCH_S
+        rising += changed_at_once and first == 0 < soon
+        falling += changed_at_once and first == top > soon
+    if rising == falling:
+        return []
+    text = f"{rising} of {len(trace.zones)} zones start at 0 and launch within minutes, {falling} start full and lose"
+    return [(rising > falling, text)]
+
+
+def _share_signs(trace: SpotTrace) -> list[Sign]:
+    share = mean_available_share(trace)
+    text = f"{share:.0%} of {trace.max_available} instances a zone are there on average"
+    if share >= MOSTLY_THERE:
+        return [(True, text)]
+    return [(False, text)] if share < HARDLY_THERE else []

@@ -18,7 +18,7 @@ from functools import lru_cache
 from itertools import pairwise
 from statistics import median
 
-from sublet.domain.cut import borders
+from sublet.domain.seats import borders
 from sublet.perf.grids import SpotJob, spot_job
 from sublet.perf.migration import BYTES_PER_PARAM, Grid, Layers, LinearCosts, Pause, calibrated
 

@@ -11,14 +11,31 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 
+from sublet.domain.job import Job, Pauses
+from sublet.domain.units import SECONDS_PER_H
 from sublet.errors import UnknownName
+from sublet.perf.gridded import Gridded
+from sublet.perf.grids import SpotJob, spot_job
 from sublet.perf.migration import BYTES_PER_PARAM, Layers, Rates
 from sublet.perf.tables import read_profile
 
-__all__ = ["PARCAE_BATCHES", "PARCAE_MODELS", "PublishedCosts", "parcae_costs", "parcae_rates"]
+__all__ = [
+    "ON_DEMAND_USD_PER_H",
+    "PARCAE_BATCHES",
+    "PARCAE_MODELS",
+    "SPOT_USD_PER_H",
+    "PublishedCosts",
+    "gridded_job",
+    "least_usd_per_sample",
+    "measured_job",
+    "parcae_costs",
+    "parcae_rates",
+    "shared_job",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,3 +152,30 @@ def _gpt_groups(join_s: float, leave_s: float) -> Callable[[int, int, bool], flo
 
 def _ring_groups(wide: int, deep: int, grow: bool) -> float:  # noqa: ARG001, FBT001 - as above
     return GROUP_INIT_S + next(seconds for least, seconds in RING_S if wide >= least) * (1.5 if grow else 1.0)
+
+
+SPOT_USD_PER_H = 0.918  # p3.2xlarge in the public price traces, flat
+ON_DEMAND_USD_PER_H = 3.06  # the same on demand, in Bamboo's simulator
+KEPT_EVERY_S = 1e-3  # the state is kept aside all the time, as in Parcae: nothing is redone though all are lost
+
+
+def measured_job(model: str, *, step_s: float = 60.0) -> SpotJob:
+    """A model under Parcae's tables and costs."""
+    return spot_job(model, parcae_rates(model), parcae_costs(model), step_s=step_s)
+
+
+@cache
+def shared_job(model: str) -> SpotJob:
+    """The same one whenever it is asked for: jobs of one model share all that was worked out for it."""
+    return measured_job(model)
+
+
+def gridded_job(profile: SpotJob, pauses: Pauses | None, **facts: Any) -> Job:
+    """A job of the kernel that trains in the grids of a profile; `facts` are fields of the job."""
+    usual = {"gpus": profile.least, "min_gpus": profile.least, "checkpoint_every_s": KEPT_EVERY_S, "survives": True}
+    return Job(**{**usual, "speed": Gridded(profile), "pauses": pauses, **facts})
+
+
+def least_usd_per_sample(job: SpotJob, usd_per_h: float = SPOT_USD_PER_H) -> float:
+    """In the thriftiest grid, without any change."""
+    return usd_per_h / SECONDS_PER_H / float((job.rate_C[1:] / job.use_C[1:]).max())

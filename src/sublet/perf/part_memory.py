@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
 
-from sublet.domain.cut import borders
+from sublet.domain.seats import borders
 from sublet.domain.units import GIB
 
 __all__ = ["ROOM", "PartMemory"]

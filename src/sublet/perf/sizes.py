@@ -4,7 +4,7 @@ Of jobs of its group that are done, it is one of those that did more: so much mo
 expected. One that has done more than all of them is thought to be near its end. While none of them is done, one that
 runs on tells that its siblings are long, too; and what all jobs have needed, of any group, is what they have in common.
 
->>> from sublet.domain.ended import Needed
+>>> from sublet.domain.demand import Needed
 >>> past = Ended((Needed("m", 8.0, 8.0), Needed("n", 1.0, 2.0)))
 >>> [round(left_by_all_h(had_h, past, newcomer_h=0.1), 3) for had_h in (0.0, 4.0, 9.0)]
 [2.55, 4.067, 9.1]
@@ -19,7 +19,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from sublet.domain.ended import Ended
+from sublet.domain.demand import Ended
 from sublet.domain.plan import JobState
 from sublet.domain.units import SECONDS_PER_H
 from sublet.perf.learned import Learned

@@ -1,1 +1,1 @@
-"""Building blocks of plans: what could be held, who comes first, how wide a job may be."""
+"""Building blocks of plans: what could be held, which job comes first, how many GPUs a job may have."""

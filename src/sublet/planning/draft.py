@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from sublet.domain.job import Job
-from sublet.domain.plan import JobState, Plan, Snapshot
+from sublet.domain.offer import Market
+from sublet.domain.plan import JobState, Plan, Pool, Snapshot
 from sublet.domain.shape import Shape
 from sublet.domain.weighed import Weighing
-from sublet.planning.batches import batch_for
-from sublet.planning.cores import hold_with_cores, pools_short_of_cores
-from sublet.planning.runnable import runnable
 from sublet.planning.terms import Row, Terms, hold_rows, most_gpus, nodes_to_hold, rows_by_market
+from sublet.planning.widths import batch_for, runnable
 
-__all__ = ["Draft", "plan_of_changes"]
+__all__ = ["Draft", "hold_with_cores", "next_tick_s", "plan_of_changes", "pools_short_of_cores"]
 
 NO_CORE = "no more can be had beside the core on demand that it is to have"
 
 
 class Draft:
-    """`room` is the GPUs still to give in each pool; below zero when supply fell under what is promised.
+    """A plan in the making.
 
-    `most` is what could be held in each, for those who know it already. With `rows` nodes are held by market: in a pool
-    with both, what shapes say is steady is on demand, and all the rest is spot. Without, whatever is there or cheapest.
-    `active` are the jobs with a shape whose owners may want a core on demand, for those who know that some do not.
-    Jobs get the core on demand that their owners want, or wait, whether the policy knows of it or not.
+    `room` is the GPUs still to give in each pool; below zero when supply fell under the promises.
+
+    `most` is what could be held in each pool, if that is known. With `rows`, nodes are held by market: in a pool with
+    both, the steady part of a shape is on demand and the rest is spot. Without `rows`, nodes are whatever is there or
+    cheapest. `active` are the jobs with a shape whose owners may want a core on demand, where some are known not to
+    want one. Jobs get the core on demand that their owners want, or wait, even if the policy knows nothing of it.
     """
 
     def __init__(
@@ -49,7 +51,7 @@ class Draft:
         self._reasons: dict[str, str] = {}
 
     def width(self, job: Job) -> int:
-        """What it asked for, cut down to the largest pool that it may have; 0 if that is less than it can run on."""
+        """The GPUs that it asked for, or the most of any pool that it may have; 0 if that is less than it needs."""
         largest = max((most for name, most in self.most.items() if job.may_run_in(name)), default=0)
         gpus = min(job.gpus, largest)
         return int(gpus) if gpus >= job.min_gpus else 0
@@ -82,7 +84,7 @@ class Draft:
             self._change(state, current, shape, why)
 
     def hold_spares(self, pool: str, gpus: int) -> None:
-        """So many GPUs of a pool are held beyond what is promised: they are on their way, and nobody waits for them."""
+        """Hold so many GPUs of a pool beyond the promises: they are on their way, and no job waits for them."""
         self._promised[pool] += gpus
 
     def take(self, state: JobState, why: str = "") -> None:
@@ -177,3 +179,53 @@ def plan_of_changes(
         else:
             draft.put(state, shape, why)
     return draft.plan(**facts)
+
+
+TICK_SLACK = 1e-9  # relative: a time that is a multiple up to rounding is one
+
+
+def next_tick_s(now_s: float, every_s: float) -> float:
+    """The first multiple of `every_s` after now.
+
+    >>> next_tick_s(0.0, 600.0), next_tick_s(601.0, 600.0)
+    (600.0, 1200.0)
+    """
+    return (math.floor(now_s / every_s * (1.0 + TICK_SLACK) + TICK_SLACK) + 1) * every_s
+
+
+# ---------------------------------------------------------------------- cores on demand
+
+
+Counts = Mapping[str, int]  # nodes by offer, or GPUs by pool
+
+
+def hold_with_cores(snapshot: Snapshot, plain: Counts, gpus: Counts, steady: Counts) -> dict[str, int]:
+    """Nodes to hold instead of `plain`: as many GPUs in every pool, the steady ones of them on demand."""
+    need: dict[Row, int] = {}
+    for name, pool in snapshot.pools.items():
+        size = pool.gpus_per_node
+        if not pool.is_mixed or not steady.get(name, 0):
+            need[Row(name, name, pool.offer_ids)] = gpus.get(name, 0)
+            continue
+        sure = max(_nodes(plain, pool, Market.ON_DEMAND), math.ceil(steady[name] / size))
+        rest = max(0, math.ceil(gpus[name] / size) - sure)
+        for market, nodes in ((Market.ON_DEMAND, sure), (Market.SPOT, rest)):
+            need[Row(f"{name}:{market}", name, pool.markets[market])] = nodes * size
+    return hold_rows(snapshot, need)
+
+
+def pools_short_of_cores(
+    snapshot: Snapshot, hold: Counts, plain: Counts, gpus: Counts, steady: Counts
+) -> frozenset[str]:
+    """Where fewer GPUs on demand are held than cores need; or, for the sake of cores, fewer in all than were given."""
+    short = []
+    for name, pool in snapshot.pools.items():
+        size, core = pool.gpus_per_node, steady.get(name, 0)
+        held, before = (sum(nodes[offer_id] for offer_id in pool.offer_ids) for nodes in (hold, plain))
+        if core > _nodes(hold, pool, Market.ON_DEMAND) * size or (held < before and held * size < gpus.get(name, 0)):
+            short.append(name)
+    return frozenset(short)
+
+
+def _nodes(hold: Counts, pool: Pool, market: Market) -> int:
+    return sum(hold[offer_id] for offer_id in pool.markets.get(market, ()))

@@ -16,9 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from sublet.domain.job import Speed
 from sublet.domain.plan import JobState, Phase
+from sublet.domain.shape import packed
 from sublet.perf.speedup import ConstantRate
-from sublet.planning.menu import Menu, menu_of
+from sublet.planning.menu import Menu, menus_of
 from sublet.planning.terms import Sites
 from sublet.solve.arrays import Bools, Floats, Ints
 
@@ -115,7 +117,7 @@ _NOTHING_READ = _Readings(
 
 
 class _SeenSites:
-    """What was read of the states that stood on these sites last."""
+    """The last reading of the states on these sites."""
 
     __slots__ = ("last", "sites")
 
@@ -167,7 +169,7 @@ def _read_on(last: _Readings, states: Sequence[JobState], sites: Sites) -> _Read
     known = last
     if len(new_N):
         new = [states[at] for at in new_N.tolist()]
-        known = _joined(last, _read(new, [menu_of(state.job, sites, state.shape) for state in new]))
+        known = _joined(last, _read(new, menus_of([(state.job, state.shape) for state in new], sites)))
         at_J[new_N] = np.arange(len(last.menus), len(known.menus))
     kinds, kind_J = known.kinds, known.kind_J[at_J]
     used_U = np.bincount(kind_J, minlength=len(kinds)) > 0
@@ -219,7 +221,7 @@ def _joined(last: _Readings, new: _Readings) -> _Readings:
 
 
 def _fixed(number_FJ: Floats) -> Floats:
-    """Nobody who is handed a part of it may change what is taken over."""
+    """Make read-only: parts of it are handed out, and the next reading takes it over."""
     number_FJ.setflags(write=False)
     return number_FJ
 
@@ -229,7 +231,7 @@ def _row(state: JobState, menu: Menu) -> bytes:
     speed = job.speed_on(state.runs_in)
     plain = isinstance(speed, ConstantRate) and type(speed).work is ConstantRate.work
     plain = plain and not menu.ends and math.isfinite(job.work)
-    pace = speed.rate(state.gpu, state.spread, state.done) if plain and runs else 0.0
+    pace = _pace(state, speed, menu) if plain and runs else 0.0
     own = NOTHING if shape is None else menu.column.get(shape, OFF_MENU)
     here = (state.runs_in if runs else None) or shape  # not what it was promised and may never get
     whole = NOTHING if shape is None or here is None or state.phase is Phase.BROKEN else menu.column.get(here, NOTHING)
@@ -258,6 +260,17 @@ def _row(state: JobState, menu: Menu) -> bytes:
         own,
         whole,
     )
+
+
+def _pace(state: JobState, speed: Speed, menu: Menu) -> float:
+    """Work per second. The menu has it already, but where a job is on nodes that are not full."""
+    shape = state.runs_in
+    at = None if shape is None else menu.column.get(shape)
+    if shape is not None and at is not None:
+        gpu, per_node = menu.nodes_C[at]
+        if state.gpu == gpu and state.spread == packed(shape.gpus, per_node):
+            return menu.pace_C[at]
+    return speed.rate(state.gpu, state.spread, state.done)
 
 
 def _jobs_now(states: Sequence[JobState], known: _Readings, now_s: float) -> Jobs:

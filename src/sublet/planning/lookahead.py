@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from sublet.domain.plan import OfferState, Pool, Snapshot
 from sublet.domain.quantity import at_least, whole
-from sublet.market.forecast.score import Forecaster
+from sublet.market.forecast import Forecaster
 from sublet.market.losses import Falls, LossesAhead
 from sublet.planning.objective import ANY, NextStates, Objective, Own
 from sublet.solve.arrays import Floats
@@ -21,6 +23,8 @@ __all__ = [
     "Contender",
     "Seen",
     "Step",
+    "capacity_by_tick",
+    "capacity_changes",
     "look_ahead",
     "next_calm_s",
     "steps_ahead",
@@ -32,7 +36,7 @@ RECENT_TICKS = 120.0  # half-life of what is known about the pace of changes
 PACE_TICKS, PACE_WEIGHT = 4.0, 3.0  # between two changes of the p3 trace; worth so many changes seen
 FARTHEST = 240  # ticks
 CALM_TICKS = 10
-PAYBACKS = 3.0  # where little is earned a start has to last long, and who looks less far would not start at all
+PAYBACKS = 3.0  # where little is earned a start has to last long, and a shorter look ahead would not start at all
 
 
 class AnnouncedLoss(NamedTuple):
@@ -43,7 +47,7 @@ class AnnouncedLoss(NamedTuple):
 
 
 class Seen(Protocol):
-    """What a look ahead starts from."""
+    """The start of a look ahead."""
 
     @property
     def history(self) -> Floats:
@@ -62,7 +66,7 @@ class Seen(Protocol):
 
     @property
     def warned(self) -> Sequence[AnnouncedLoss]:
-        """What has been announced and has not happened yet, the nearest first."""
+        """Losses that were announced and have not happened yet, the nearest first."""
         ...
 
     @property
@@ -90,9 +94,9 @@ class Contender:
     def look(
         self, objective: Objective, seen: Seen, state: int, left_s: float, *, own: Own | None = None
     ) -> NextStates:
-        """Where to go; `then` is after the first loss that was announced.
+        """The configuration to go to; `then` is the one after the first loss that was announced.
 
-        Who holds only some of the instances says what became of its own.
+        A job that holds only some of the instances says what became of its own.
         """
         history, step_s = seen.history, objective.job.step_s
         steps = self.steps
@@ -204,3 +208,44 @@ def steps_ahead(objective: Objective, was: int, next_steps: Sequence[Step]) -> A
         again_C=objective.again_S,
         pay_HC=pay_HS,
     )
+
+
+# ---------------------------------------------------------------------- capacity as it was seen
+
+
+def capacity_changes(pool: Pool, snapshot: Snapshot, gpus: int, most: int) -> list[tuple[float, int]]:
+    """GPUs that the pool had for this job, from when on, `most` at most: what others have of it now is not counted.
+
+    `gpus` is what it has for it now. An offer of which no end is seen has had as many as now.
+    """
+    states = [snapshot.offers[offer_id] for offer_id in pool.offer_ids]
+    times = sorted({at_s for state in states for at_s, _ in state.capacity if at_s <= snapshot.now_s})
+    if not times:
+        return [(0.0, gpus)]
+    total = [sum(_nodes_at(state, at_s) for state in states) * pool.gpus_per_node for at_s in times]
+    falling = sum(nodes for state in states for _, nodes in state.falls) * pool.gpus_per_node
+    others = max(0, total[-1] - falling - gpus) if gpus < most else 0
+    found: list[tuple[float, int]] = []
+    for at_s, many in zip(times, total, strict=True):
+        left = min(most, max(0, many - others))
+        if not found or found[-1][1] != left:
+            found.append((at_s, left))
+    return found
+
+
+def _nodes_at(state: OfferState, at_s: float) -> int:
+    nodes = next((nodes for since_s, nodes in reversed(state.capacity) if since_s <= at_s), 0)
+    return state.held if nodes is None else nodes
+
+
+def capacity_by_tick(changes: list[tuple[float, int]], gpus: int, now_s: float, step_s: float) -> Floats:
+    """The capacity at every tick so far, and now."""
+    at_s = np.array([at_s for at_s, _ in changes])
+    many = np.array([many for _, many in changes], dtype=np.float64)
+    first, last = math.ceil(at_s[0] / step_s), math.floor(now_s / step_s)
+    when_s = np.arange(first, last + 1) * step_s
+    if not len(when_s) or when_s[-1] != now_s:
+        when_s = np.append(when_s, now_s)
+    history = many[np.searchsorted(at_s, when_s, side="right") - 1]
+    history[-1] = gpus  # less than that where a fall was announced
+    return history

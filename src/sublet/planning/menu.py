@@ -1,21 +1,22 @@
-"""What one kind of job can run on, and how fast: a row per phase of its work, a column per shape.
+"""The shapes in which one kind of job can run, and how fast: a row per phase of its work, a column per shape.
 
-A shape says how wide, how many GPUs on demand, in which grid, with which batch. Mixing markets pays where spot is short
-of what a job would buy, and where somebody has to survive. So in a pool with both, shapes have all GPUs on spot, one
-copy on demand, what spot lacks now, all; and some steps between, for what others leave of spot. A job that is to have a
-core on demand has only shapes with it. How the GPUs are used is decided here: the fastest way, losses included, is the
-only one that anybody would choose. What takes no less of anything than another shape and is no faster is left out.
+A shape says how many GPUs, how many of them on demand, in which grid, with which batch. A pool with both markets has
+shapes with all GPUs on spot, one copy on demand, as much on demand as spot lacks now, and all on demand. Some steps
+between them serve for what others leave of spot. A job that is to have a core on demand has only shapes with it.
+
+The menu decides how the GPUs are used: of all grids and batches it has the fastest, losses included. A shape that takes
+no less of anything than another one and is no faster is left out.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain, compress, repeat
-from typing import NamedTuple, Protocol, TypeGuard, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 
@@ -27,7 +28,7 @@ from sublet.planning.terms import Rents, Site, Sites
 from sublet.planning.widths import useful_widths
 from sublet.solve.arrays import Bools, Floats, Ints
 
-__all__ = ["Columns", "Menu", "menu_of"]
+__all__ = ["Columns", "Menu", "menu_of", "menus_of"]
 
 AHEAD_H = 24.0  # of a job without an end a day's work is weighed: the market is remembered for as long
 EVERY_SPLIT = 4  # nodes: up to so many are split between the markets in every way, more in a few ways
@@ -53,17 +54,19 @@ class Menu:
     belief_C: Ints  # shapes of the same number go as fast as each other, whatever is true: same GPUs, as many
     facts_FC: Floats  # GPUs, first start, restart, boot; then by K GPUs and whole nodes: to be laid side by side
     doubt_C: Floats | None  # standard error of the speed, as a part of it; None = all are known
+    pace_C: tuple[float, ...]  # work per second in the first phase, undisturbed, on as few nodes as can be
+    nodes_C: tuple[tuple[str, int], ...]  # of these nodes the kind of GPU, and how many each has
 
     def pay(self, value_of_time: float, rent_R: Rents) -> Floats:
-        """What an hour on each shape costs: the job's time, and rent for whole nodes.
+        """The price of an hour on each shape: the job's time, and rent for whole nodes.
 
-        What is left over on its last node is its own to pay: neighbours seldom fill it, as they come and go. If it is
-        thought to be shared, jobs on tight budgets are so narrow that a quarter of the bill is for idle GPUs.
+        The job pays for the idle GPUs of its last node: neighbours seldom fill it, as they come and go. If such a node
+        counted as shared, jobs on tight budgets would be so small that a quarter of the bill is for idle GPUs.
         """
         return value_of_time + self._rent(rent_R, self.whole_KC)
 
     def rent_when_full(self, rent_R: Rents) -> Floats:
-        """What an hour costs where nothing is left over: in the long run what is shows in what is spent."""
+        """The rent of an hour where no GPU is idle: in the long run, idle GPUs show in the money that is spent."""
         return self._rent(rent_R, self.gpus_KC)
 
     def fits(self, most_R: Floats) -> Bools:
@@ -105,44 +108,39 @@ class Menu:
 
 
 def menu_of(job: Job, sites: Sites, held: Shape | None = None) -> Menu:
-    """The menu of this job's kind; with what it has (`held`), which it may keep though nobody would choose it anew."""
-    facts, seen = _Facts(job), _views(sites, job.max_gpus)
-    menu = _menu(facts, seen)
-    return menu if held is None or held in menu.column else _with_held(facts, seen, held)
+    """The menu of this job's kind; with what it has (`held`), which it may keep though no job would choose it anew."""
+    seen = _views(sites, job.max_gpus)
+    menu = _menu_of(_facts(job, id(job.speed)), seen)
+    return menu if held is None or held in menu.column else _with_held(_facts(job, job.speed), seen, held)
 
 
-class _Facts:
-    """The facts of a job that its menu follows from, to look it up by."""
-
-    __slots__ = ("job", "key", "same")
-
-    def __init__(self, job: Job) -> None:
-        self.job = job
-        pauses = (job.restart_s, job.pauses, job.checkpoint_every_s, job.checkpoint_write_s, job.survives)
-        self.key = (job.speed, job.min_gpus, job.max_gpus, job.min_on_demand, job.pools, pauses)
-        self.same = hash(self.key)
-
-    def __hash__(self) -> int:
-        return self.same
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Facts) and self.key == other.key
+def menus_of(jobs: Iterable[tuple[Job, Shape | None]], sites: Sites) -> list[Menu]:
+    """Those of many jobs, each with what it has."""
+    return [menu_of(job, sites, held) for job, held in jobs]
 
 
-class _Seen:
-    """Sites as they are seen by jobs of one size, to look menus up by: hashed once."""
+class _Key:
+    """A value to look menus up by: hashed once."""
 
-    __slots__ = ("same", "sites")
+    __slots__ = ("key", "of", "same")
 
-    def __init__(self, sites: Sites) -> None:
-        self.sites = sites
-        self.same = hash(sites)
+    def __init__(self, of: Any, key: Hashable) -> None:
+        self.of, self.key, self.same = of, key, hash(key)
 
     def __hash__(self) -> int:
         return self.same
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Seen) and self.sites == other.sites
+        return isinstance(other, _Key) and self.key == other.key
+
+
+def _facts(job: Job, speed: Any) -> _Key:
+    """The facts of a job that its menu follows from; of its speed the value, or the `id` of the object alone.
+
+    Objects are looked up first: that is quick, and from one decision to the next they are mostly the same.
+    """
+    pauses = (job.restart_s, job.pauses, job.checkpoint_every_s, job.checkpoint_write_s, job.survives)
+    return _Key(job, (speed, job.min_gpus, job.max_gpus, job.min_on_demand, job.pools, pauses))
 
 
 class _Views:
@@ -151,9 +149,9 @@ class _Views:
     __slots__ = ("last",)
 
     def __init__(self) -> None:
-        self.last: tuple[Sites, dict[int, _Seen]] = ((), {})
+        self.last: tuple[Sites, dict[int, _Key]] = ((), {})
 
-    def __call__(self, sites: Sites, most_gpus: int) -> _Seen:
+    def __call__(self, sites: Sites, most_gpus: int) -> _Key:
         last, seen = self.last
         if last is not sites:
             seen = {}
@@ -167,42 +165,47 @@ _views = _Views()
 
 
 @lru_cache(maxsize=4096)
-def _as_seen(sites: Sites, most_gpus: int) -> _Seen:
+def _as_seen(sites: Sites, most_gpus: int) -> _Key:
     """By a job that has no use for more: what spot has beyond that may change, and its menu does not."""
-    return _Seen(
-        tuple(
-            site
-            if site.steady is None or math.isinf(site.steady.spot_gpus)
-            else replace(site, steady=replace(site.steady, spot_gpus=min(site.steady.spot_gpus, float(most_gpus))))
-            for site in sites
-        )
+    seen = tuple(
+        site
+        if site.steady is None or math.isinf(site.steady.spot_gpus)
+        else replace(site, steady=replace(site.steady, spot_gpus=min(site.steady.spot_gpus, float(most_gpus))))
+        for site in sites
     )
+    return _Key(seen, seen)
 
 
 @lru_cache(maxsize=4096)
-def _menu(facts: _Facts, seen: _Seen) -> Menu:
-    return _side_by_side(facts.job, seen.sites, list(enumerate(_offered(facts, site) for site in seen.sites)))
+def _menu_of(facts: _Key, seen: _Key) -> Menu:
+    """Of facts with the speed as an object, which they keep."""
+    return _menu(_facts(facts.of, facts.of.speed), seen)
 
 
 @lru_cache(maxsize=4096)
-def _with_held(facts: _Facts, seen: _Seen, held: Shape) -> Menu:
-    more = _only_column(facts.job, seen.sites, held)
+def _menu(facts: _Key, seen: _Key) -> Menu:
+    return _side_by_side(facts.of, seen.of, list(enumerate(_offered(facts, site) for site in seen.of)))
+
+
+@lru_cache(maxsize=4096)
+def _with_held(facts: _Key, seen: _Key, held: Shape) -> Menu:
+    more = _only_column(facts.of, seen.of, held)
     if more is None:
         return _menu(facts, seen)
-    parts = [*enumerate(_offered(facts, site) for site in seen.sites), more]
-    return _side_by_side(facts.job, seen.sites, parts)
+    parts = [*enumerate(_offered(facts, site) for site in seen.of), more]
+    return _side_by_side(facts.of, seen.of, parts)
 
 
 @lru_cache(maxsize=4096)  # what one site offers changes more often than all of them
-def _offered(facts: _Facts, site: Site) -> Columns:
-    if not facts.job.may_run_in(site.pool):
-        return _columns_of(facts.job, (), site)
-    return _columns_of(facts.job, _paces(facts, site.gpu, site.gpus_per_node, site.most_gpus), site)
+def _offered(facts: _Key, site: Site) -> Columns:
+    if not facts.of.may_run_in(site.pool):
+        return _columns_of(facts.of, (), site)
+    return _columns_of(facts.of, _paces(facts, site.gpu, site.gpus_per_node, site.most_gpus), site)
 
 
 @lru_cache(maxsize=4096)  # and a speed hardly ever
-def _paces(facts: _Facts, gpu: str, gpus_per_node: int, most_gpus: float) -> tuple[Pace, ...]:
-    return _paces_of(facts.job, gpu, gpus_per_node, most_gpus)
+def _paces(facts: _Key, gpu: str, gpus_per_node: int, most_gpus: float) -> tuple[Pace, ...]:
+    return _paces_of(facts.of, gpu, gpus_per_node, most_gpus)
 
 
 def _side_by_side(job: Job, sites: Sites, parts: Sequence[tuple[int, Columns]]) -> Menu:
@@ -241,6 +244,8 @@ def _side_by_side(job: Job, sites: Sites, parts: Sequence[tuple[int, Columns]]) 
         belief_C=gpus_C.astype(np.intp) * len(kinds) + kind_C,
         facts_FC=np.concatenate(([gpus_C, start_C, restart_C, boot_C], gpus_KC, whole_KC)),
         doubt_C=doubt_C if doubt_C.any() else None,
+        pace_C=tuple(chain.from_iterable(part.pace_C.tolist() for _, part in parts)),
+        nodes_C=tuple([(sites[at].gpu, sites[at].gpus_per_node) for at in site_C.tolist()]),
     )
 
 
@@ -286,6 +291,7 @@ class Columns:
     rate_EC: Floats  # work per hour, losses included
     boot_s_C: Floats  # until its nodes are there
     doubt_C: Floats
+    pace_C: Floats  # work per second in the first phase, undisturbed
 
     def where(self, keep_C: Bools) -> Columns:
         """Some of them."""
@@ -296,6 +302,7 @@ class Columns:
             rate_EC=self.rate_EC[:, keep_C],
             boot_s_C=self.boot_s_C[keep_C],
             doubt_C=self.doubt_C[keep_C],
+            pace_C=self.pace_C[keep_C],
         )
 
     def beside(self, other: Columns) -> Columns:
@@ -308,21 +315,23 @@ class Columns:
             rate_EC=np.concatenate((self.rate_EC, other.rate_EC), axis=1),
             boot_s_C=np.concatenate((self.boot_s_C, other.boot_s_C)),
             doubt_C=np.concatenate((self.doubt_C, other.doubt_C)),
+            pace_C=np.concatenate((self.pace_C, other.pace_C)),
         )
 
 
 class Pace(NamedTuple):
-    """How fast it goes at one width, undisturbed."""
+    """Speed on one number of GPUs, undisturbed."""
 
     gpus: int
     ways: tuple[Way, ...]
     parts: frozenset[int]  # GPUs of one copy, whatever the way
     rate_EW: Floats  # work per hour
     doubt_W: Floats
+    pace_W: Floats  # work per second in the first phase
 
 
 def _columns_of(job: Job, paces: Sequence[Pace], site: Site) -> Columns:
-    """All shapes worth a thought of a job with these paces. Cost: O(C), or O(C^2) where more than width is chosen."""
+    """All shapes of a job at these paces that may be best. Cost: O(C), or O(C^2) where more than GPUs is chosen."""
     spot_gpus = None if site.steady is None else site.steady.spot_gpus
     widths = tuple((pace.gpus, pace.parts) for pace in paces)
     at_C, nodes_C = _splits(widths, site.gpus_per_node, spot_gpus, job.min_on_demand)
@@ -355,7 +364,7 @@ def _only_column(job: Job, sites: Sites, shape: Shape) -> tuple[int, Columns] | 
 
 
 def _paces_of(job: Job, gpu: str, gpus_per_node: int, most_gpus: float) -> tuple[Pace, ...]:
-    """How fast it goes at all useful widths. Cost: O(widths x ways)."""
+    """Speeds on all useful numbers of GPUs. Cost: O(numbers x ways)."""
     speed, found = job.speed, []
     for gpus in useful_widths(job, gpus_per_node, most_gpus):
         ways = tuple(Way(*way) for way in speed.ways(gpus)) if _chooses(speed) else (Way(),)
@@ -367,21 +376,21 @@ def _paces_of(job: Job, gpu: str, gpus_per_node: int, most_gpus: float) -> tuple
 def _pace(job: Job, gpu: str, gpus_per_node: int, gpus: int, ways: tuple[Way, ...]) -> Pace:
     spread, starts = packed(gpus, gpus_per_node), [0.0, *job.speed.ends[:-1]]
     speeds = [job.speed_on(Shape(gpu, gpus, grid=way.grid, batch=way.batch)) for way in ways]
-    rate_EW = np.array([[speed.rate(gpu, spread, done) * SECONDS_PER_H for speed in speeds] for done in starts])
+    pace_EW = np.array([[speed.rate(gpu, spread, done) for speed in speeds] for done in starts])
     doubt_W = np.zeros(len(ways))
     if isinstance(job.speed, DoubtedByBatch):
         doubt_W = job.speed.doubts(gpu, spread, [way.batch for way in ways])
     elif isinstance(job.speed, Doubted):
         doubt_W += job.speed.doubt(gpu, spread)
     parts = frozenset(1 if way.grid is None else way.grid.parts for way in ways)
-    return Pace(gpus, ways, parts, rate_EW, doubt_W)
+    return Pace(gpus, ways, parts, pace_EW * SECONDS_PER_H, doubt_W, pace_EW[0])
 
 
 @lru_cache(maxsize=1024)  # the same for all jobs of these widths
 def _splits(
     widths: tuple[tuple[int, frozenset[int]], ...], size: int, spot_gpus: float | None, core: int
 ) -> tuple[Ints, Ints]:
-    """Which of the widths, each with the sizes of a copy, and how many nodes of it are on spot."""
+    """An index into these numbers of GPUs, each with the sizes of a copy, and the nodes of it that are on spot."""
     found = [
         (at, nodes)
         for at, (gpus, parts) in enumerate(widths)
@@ -392,7 +401,7 @@ def _splits(
 
 
 def _spot_nodes(gpus: int, parts: frozenset[int], size: int, spot_gpus: float | None, core: int) -> Sequence[int]:
-    """How many nodes of this width are on spot, beside a core on demand; where there is one market, all."""
+    """Counts of nodes that may be on spot, beside a core on demand; where there is one market, all."""
     nodes = math.ceil(gpus / size)
     if spot_gpus is None:
         return (nodes,)
@@ -414,19 +423,23 @@ def _spot_nodes(gpus: int, parts: frozenset[int], size: int, spot_gpus: float | 
 def _columns(
     job: Job, site: Site, paces: Sequence[Pace], at_C: Ints, nodes_C: Ints, steady_C: Ints | None = None
 ) -> Columns:
-    """A column for each of these widths (`at_C`) with so many nodes on spot, in the way that is fastest there."""
+    """A column for each number of GPUs (`at_C`) with so many nodes on spot, in the way that is fastest there."""
     gpus_C = np.array([pace.gpus for pace in paces], dtype=np.intp)[at_C]
     if steady_C is None:
         steady_C = np.maximum(0, gpus_C - nodes_C * site.gpus_per_node)
     shapes: Sequence[Shape]
     phases = max(1, len(job.speed.ends))
-    doubt_C = np.array([pace.doubt_W[0] for pace in paces])[at_C]
+    doubt_C, pace_C = (np.array(of)[at_C] for of in ([p.doubt_W[0] for p in paces], [p.pace_W[0] for p in paces]))
     if _chooses(job.speed):
         wide = [paces[at] for at in at_C.tolist()]
         best_C, shapes, kept_C = _fastest(job, site, wide, nodes_C, steady_C)
         rates = [pace.rate_EW[:, way] for pace, way in zip(wide, best_C, strict=True)]
         rate_EC = np.array(rates).reshape(-1, phases).T * kept_C
-        doubt_C = np.array([pace.doubt_W[way] for pace, way in zip(wide, best_C, strict=True)])
+        doubt_C, pace_C = (
+            np.array([(pace.doubt_W[way], pace.pace_W[way]) for pace, way in zip(wide, best_C, strict=True)])
+            .reshape(-1, 2)
+            .T
+        )
     else:
         shapes = _plain_shapes(site.pool, gpus_C.tobytes(), steady_C.tobytes())
         rate_EP = np.concatenate(
@@ -443,13 +456,14 @@ def _columns(
         rate_EC=rate_EC,
         boot_s_C=boot_s_C,
         doubt_C=doubt_C,
+        pace_C=pace_C,
     )
     runs_C: Bools = np.asarray((rate_EC > 0).any(axis=0))
     return columns if runs_C.all() else columns.where(runs_C)
 
 
 def _with_unknown(found: Columns, job: Job, site: Site, paces: Sequence[Pace], at_C: Ints, nodes_C: Ints) -> Columns:
-    """And of each width the way that may be faster than the fastest as believed, and is known less: worth a try?"""
+    """Add the less known way that may be faster than the fastest as believed, for each number of GPUs."""
     others = {at: alone for at, pace in enumerate(paces) if (alone := _least_known(job, pace)) is not None}
     if not others:
         return found
@@ -469,11 +483,16 @@ def _least_known(job: Job, pace: Pace) -> Pace | None:
     way = int(hoped_W.argmax())
     if not hoped_W[way] > speed_W[best]:
         return None
-    return pace._replace(ways=(pace.ways[way],), rate_EW=pace.rate_EW[:, [way]], doubt_W=pace.doubt_W[[way]])
+    return pace._replace(
+        ways=(pace.ways[way],),
+        rate_EW=pace.rate_EW[:, [way]],
+        doubt_W=pace.doubt_W[[way]],
+        pace_W=pace.pace_W[[way]],
+    )
 
 
 def _has_choice(job: Job, site: Site) -> bool:
-    """Whether there is more to a shape than its width."""
+    """Whether a shape is more than a number of GPUs."""
     return site.steady is not None or _chooses(job.speed)
 
 

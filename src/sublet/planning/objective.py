@@ -1,4 +1,4 @@
-"""What a planner of one large job compares: samples alone, or samples and dollars, configuration by configuration."""
+"""The aims of a planner of one large job: samples alone, or samples and dollars, configuration by configuration."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ANY = -1  # configuration
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpotPrices:
-    """What a sample is worth and an instance costs. Instances given back take `boot_s` to be had again.
+    """Worth of a sample and cost of an instance. Instances given back take `boot_s` to be had again.
 
     With a price for instances on demand, these stand in where a grid has more than there are.
     """
@@ -71,10 +71,10 @@ class NextStates(NamedTuple):
 
 
 class Objective:
-    """What a planner compares: samples alone, or samples x value - dollars.
+    """The aim of a planner: samples alone, or samples x value - dollars.
 
-    With money every configuration is there twice, first holding just its grid (S = c), then holding all instances that
-    are to be had (S = C + c), so that spares are kept only if they are worth their rent.
+    With money every configuration is there twice. In the first it holds just its grid (S = c). In the second it holds
+    all instances that are to be had (S = C + c). So spares are kept only if they are worth their rent.
     """
 
     def __init__(self, job: SpotJob, money: SpotPrices | None = None) -> None:
@@ -112,7 +112,7 @@ class Objective:
 
     def _add_boot(self, table_CC: Floats, was: int, now: int, money: SpotPrices) -> Floats:
         use_C, lost, gained = self.job.use_C, max(0, was - now), max(0, now - was)
-        short_CC = use_C > use_C[:, None] + gained  # the usual case: nothing lost, or nobody of ours
+        short_CC = use_C > use_C[:, None] + gained  # the usual case: nothing lost, or none of ours
         short_CC = short_CC.astype(np.float64)
         if lost:
             chance = {
@@ -139,7 +139,7 @@ class Objective:
         return np.hstack([grid_HC, all_HC]) * (np.array(lasts_s)[:, None] / SECONDS_PER_H)
 
     def risk_S(self, now: int, falls: Falls) -> Floats:  # noqa: N802 - its axis
-        """What it costs, by state, to go on after the losses that may come: with what is left of the same grid."""
+        """The cost, by state, of going on after the losses that may come, with the rest of the same grid."""
         key = (now, falls)
         if key not in self._risk:
             every_C = np.arange(len(self.job.grids))

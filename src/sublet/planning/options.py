@@ -1,17 +1,28 @@
-"""What it costs to finish one job from where it is: time at the value of time, and rent, for every shape it could take.
+"""The cost of finishing one job from where it is: time at the value of time, and rent, for every shape it could take.
 
     cost(c) = (v + rent of c) x (pause to get to c + rest of this phase on c)  +  the best that can follow from c
 
-A job on a shape pays no pause to stay there, so that the cheapest shape is another one only if that gains more than a
-restart costs. Where speeds are believed, not known, it must also gain more than what is believed may be wrong by; or
-what it would learn there must be worth the way (`trials`).
+A job pays no pause to stay on its shape, so another shape is cheapest only if it gains more than a restart costs. Where
+speeds are believed and not known, it must also gain more than the error of the belief. Or the knowledge must be worth
+the way: a job that goes to a shape learns how fast it is, and may return. So it pays the believed cost, less what
+returning saves where the belief is wrong:
+
+    cost of trying c = E[X]  -  (part of the work after the trial) x E[(X - back)+]
+    X    = cost on c to the end, getting there included: normal, with the error of the speed that a trial takes away
+    back = least cost that is known  +  the way there and back  +  what keeps it on c: speeds may still be wrong by that
+
+A shape is tried if that is less than all that is known, staying included. No second shape is tried before the speed on
+the first is known, and a trial makes its speed known: so there are at most as many trials as shapes. A trial costs at
+most `back` less the least that is known, and the time until it is known. Near its end a job gains nothing that pays.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -19,13 +30,23 @@ from sublet.domain.job import Change, Job
 from sublet.domain.plan import JobState
 from sublet.domain.shape import Shape
 from sublet.domain.units import SECONDS_PER_H
+from sublet.domain.weighed import Weighed
+from sublet.perf.learned import MEASURED_DOUBT
 from sublet.planning.jobs import NOTHING, Jobs, jobs_with_menus
 from sublet.planning.menu import Menu
 from sublet.planning.terms import Rents
-from sublet.planning.trials import trial_costs
 from sublet.solve.arrays import Bools, Floats, Ints
 
-__all__ = ["Options", "OptionsTable", "options_at", "options_of", "options_of_all"]
+__all__ = [
+    "LEARNS_H",
+    "Options",
+    "OptionsTable",
+    "WeighedOptions",
+    "options_at",
+    "options_of",
+    "options_of_all",
+    "trial_costs",
+]
 
 PLAIN = 4  # facts of a shape whatever its rows
 PERFECT = 0.999  # of the speed of as many single GPUs
@@ -120,25 +141,14 @@ class OptionsTable:
         if len(rows) == len(self):
             return self
         at = np.array(rows, dtype=np.intp)
-        return OptionsTable(
-            menus=[self.menus[row] for row in rows],
-            value_J=self.value_J[at],
-            left_J=self.left_J[at],
-            gpu_rate_J=self.gpu_rate_J[at],
-            last_J=self.last_J[at],
-            need_J=self.need_J[at],
-            perfect_J=self.perfect_J[at],
-            doubted_J=self.doubted_J[at],
-            rate_JC=self.rate_JC[at],
-            gpus_JC=self.gpus_JC[at],
-            rent_JC=self.rent_JC[at],
-            row_KJC=self.row_KJC[:, at],
-            gpus_KJC=self.gpus_KJC[:, at],
-            cost_JC=self.cost_JC[at],
-            now_JC=self.now_JC[at],
-            hours_JC=self.hours_JC[at],
-            trials={now: self.trials[row] for now, row in enumerate(rows) if row in self.trials},
-        )
+        facts: dict[str, Any] = {
+            "menus": [self.menus[row] for row in rows],
+            "row_KJC": self.row_KJC[:, at],
+            "gpus_KJC": self.gpus_KJC[:, at],
+            "trials": {now: self.trials[row] for now, row in enumerate(rows) if row in self.trials},
+        }
+        facts |= {each.name: getattr(self, each.name)[at] for each in fields(self) if each.name not in facts}
+        return OptionsTable(**facts)
 
 
 def options_of(
@@ -234,7 +244,7 @@ def _pauses(menu: Menu, job: Job, runs_in: Shape | None) -> Floats:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Kinds:
-    """What is of the shapes of each kind, and of the kind itself."""
+    """Facts of the shapes of each kind, and of the kind itself."""
 
     rate_UC: Floats
     gpus_UC: Floats
@@ -277,7 +287,7 @@ def _stacked(kinds: tuple[tuple[Menu, int], ...]) -> _Kinds:
 
 
 def _add_boots(table: OptionsTable, rows: Ints, held: Ints, pause_JC: Floats, pay_JC: Floats, boot_JC: Floats) -> None:
-    """Who trains goes on where it is until a node of another pool has booted, and pays for both meanwhile."""
+    """A job that trains goes on where it is until a node of another pool has booted, and pays for both meanwhile."""
     if not table.row_KJC.any():
         return  # there is but one row
     runs = table.rate_JC[rows, held] > 0
@@ -302,7 +312,7 @@ def _add_boots(table: OptionsTable, rows: Ints, held: Ints, pause_JC: Floats, pa
 
 
 def _add_doubt(table: OptionsTable, row: int, held: int, way_C: Floats, *, may_try: bool) -> None:
-    """What speeds may be wrong by speaks against leaving; what is worth a try costs what that costs."""
+    """Count the error of believed speeds against leaving, and the cost of a trial where one is worth it."""
     menu = table.menus[row]
     count, doubt_C = len(menu.shapes), menu.doubt_C
     if doubt_C is None:
@@ -357,3 +367,100 @@ def _after(menu: Menu, work: float, value_of_time: float, rent_R: Rents) -> _Aft
         cost_EC[phase] = np.where(moves_C, move_C[best], stay_C)
         hours_EC[phase] = np.where(moves_C, then_C[best] + menu.restart_C[best], then_C)
     return _After(cost_EC=cost_EC, hours_EC=hours_EC)
+
+
+# ---------------------------------------------------------------------- what is worth a try
+
+
+LEARNS_H = 1.0 / 60.0  # until a speed is known: reports come once a second, and the first of a width do not count
+
+# C shapes
+
+
+def trial_costs(
+    cost_C: Floats, way_C: Floats, hours_C: Floats, doubt_C: Floats, belief_C: Ints, held: int
+) -> Floats | None:
+    """The cost of trying each shape that is worth it; infinite for the others. None if there is none.
+
+    `cost_C` is to the end as speeds are believed, and `way_C` the part of it for getting there. `held` is known by now.
+    """
+    known = float(doubt_C[held])
+    if known > MEASURED_DOUBT or not math.isfinite(cost_C[held]):  # it is on trial itself
+        return None
+    open_C = (doubt_C > known) & np.isfinite(cost_C)
+    if not open_C.any():
+        return None
+    least = float(cost_C[doubt_C <= known].min())
+    cost, way = cost_C[open_C], way_C[open_C]
+    error = np.sqrt(doubt_C[open_C] ** 2 - known**2) * cost
+    same = belief_C[open_C] == belief_C[held]  # as many GPUs of the same kind, at another batch: errors are in both
+    back = least + 2.0 * way + known * np.where(same, np.abs(cost - least), np.hypot(least, cost))
+    after = np.maximum(0.0, 1.0 - LEARNS_H / np.maximum(hours_C[open_C], LEARNS_H))
+    found_C = np.full(len(cost_C), np.inf)
+    found_C[open_C] = cost - after * _excess(cost - back, error)
+    return np.where(found_C < least, found_C, np.inf) if (found_C < least).any() else None
+
+
+def _excess(mean: Floats, error: Floats) -> Floats:
+    """E[Y+] of a normal Y."""
+    z = mean / error
+    above = np.array([0.5 * math.erfc(-each / math.sqrt(2.0)) for each in z.tolist()])
+    return np.asarray(mean * above + error * np.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi))
+
+
+# ---------------------------------------------------------------------- options as rows for people
+
+
+BEYOND = 10_000.0  # times the dearest rent: an hour is worth as good as infinitely much, and no dollars say how much
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class WeighedOptions:
+    """Keeps arrays that there are anyhow; rows are made when they are asked for."""
+
+    table: OptionsTable
+    row: int
+    rent_R: Rents
+    most_R: Floats  # GPUs that could be held of each row
+    scarce_C: Floats | None = None  # USD: the surcharge of pools that are short
+
+    @property
+    def options(self) -> Options:
+        """Of the job."""
+        return self.table.of(self.row)
+
+    @property
+    def hour_usd(self) -> float | None:
+        """The worth of an hour of this job; None if more than any rent, or if nothing costs any."""
+        pay_C = self._pay()
+        finite_C = pay_C[np.isfinite(self.options.cost_C)]
+        dearest = float(finite_C.max(initial=0.0))
+        return self.options.value_of_time if self.options.value_of_time <= BEYOND * dearest else None
+
+    def rows(self) -> Sequence[Weighed]:
+        """Those in which it can run, the least first."""
+        options = self.options
+        pay_C = self._pay()
+        menu, hours_C = options.menu, options.hours_C
+        time_C = hours_C * options.value_of_time
+        rent_C = pay_C * hours_C if len(menu.rate_EC) == 1 else options.cost_C - time_C  # later phases may be elsewhere
+        scarce_C = np.zeros(len(hours_C)) if self.scarce_C is None else self.scarce_C
+        usd_C, had_C = options.cost_C + scarce_C, menu.fits(self.most_R)
+        order = [at for at in np.argsort(usd_C, kind="stable").tolist() if np.isfinite(usd_C[at])]
+        return [
+            Weighed(
+                shape=menu.shapes[at],
+                hours=float(hours_C[at]),
+                usd_per_h=float(pay_C[at]),
+                rent_usd=float(rent_C[at]),
+                time_usd=float(time_C[at]),
+                scarce_usd=float(scarce_C[at]),
+                other_usd=float(options.cost_C[at] - rent_C[at] - time_C[at]),
+                usd=float(usd_C[at]),
+                obtainable=bool(had_C[at]),
+            )
+            for at in order
+        ]
+
+    def _pay(self) -> Floats:
+        return self.options.menu.pay(0.0, self.rent_R)

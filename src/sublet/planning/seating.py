@@ -1,14 +1,21 @@
-"""Who takes which place when a grid changes, so that little moves: members, who keeps what, who only gives, who waits.
+"""The places of workers when a grid changes, so that little moves: members, workers that keep parts, givers, spares.
 
-Whoever holds what a place needs takes it: survivors stay in their part, and at another depth a worker takes the part
-that overlaps most with what it has. That is an assignment of workers to places by the bytes that each would lack, and
-is solved exactly. Two things come beside it:
+A place goes to a worker that holds what it needs. Survivors stay in their part; at another depth a worker takes the
+part that overlaps most with its own. That is an assignment of workers to places by the bytes that each would lack, and
+is solved exactly. Two rules come beside it:
 
 - Workers on demand sit in copy 0, as many as there are, before any byte is counted: then they hold one whole copy.
 - Copies of a part sit on different nodes, as far as exchanges that move nothing more can bring that about.
 
-A part all of whose copies are on one node has a *keeper* on another, where there is one: whoever has the part already,
-or else a worker in no place (it is then a spare that is hot), or else a member of the next part that keeps least.
+A part all of whose copies are on one node has a replica on another node, where there is one. It is held by a worker
+that has the part already, else by a worker in no place (a hot spare), else by a member of the next part that keeps
+least.
+
+Before announced losses (`kept_ahead`), workers in the mesh are filled while it trains, in this order:
+
+- the seats of the grid to come: its worker keeps what it will need and does not hold;
+- a part that no worker would hold: one of those that stay keeps it, a worker in no place first, then the one that keeps
+  least.
 """
 
 from __future__ import annotations
@@ -21,19 +28,18 @@ from math import lcm
 import numpy as np
 import numpy.typing as npt
 
-from sublet.domain.cut import borders
-from sublet.domain.seats import Place
+from sublet.domain.seats import Place, borders
 from sublet.domain.shape import Grid
 from sublet.errors import InvalidValue
 
-__all__ = ["Seats", "overlaps", "seats"]
+__all__ = ["Seats", "kept_ahead", "overlaps", "seats"]
 
 Matrix = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seats:
-    """Of all who are there, each by its name. Who is in no place and is not leaving is a spare, if it gives too."""
+    """The place of each worker, by name. A worker in no place that is not leaving is a spare, if it gives too."""
 
     members: Mapping[str, Place]
     keepers: Mapping[str, tuple[int, ...]]  # parts that one holds besides its own
@@ -41,17 +47,17 @@ class Seats:
     spares: tuple[str, ...]
 
     def staying(self, parts: int) -> tuple[str, ...]:
-        """All of the new grid by rank: members copy by copy, then those who only keep."""
+        """Workers of the new grid by rank: members copy by copy, then those that only keep."""
         seated = sorted(self.members, key=lambda name: self.members[name][0] * parts + self.members[name][1])
         return (*seated, *sorted(name for name in self.keepers if name not in self.members))
 
     def meeting(self, parts: int) -> tuple[str, ...]:
-        """All of the old and the new grid: those who stay, then those who only give."""
+        """Workers of the old and the new grid: those that stay, then those that only give."""
         return (*self.staying(parts), *self.givers)
 
 
 def overlaps(params: Sequence[int], old: int, new: int) -> Matrix:
-    """What part i of one depth has in common with part j of another (old x new); () = nobody knows: all are alike."""
+    """Overlap of part i of one depth with part j of another (old x new); () = unknown: all are alike."""
     sizes = np.asarray(params if len(params) >= max(old, new) else [1] * lcm(old, new), dtype=np.int64)
     up_to = np.concatenate(([0], np.cumsum(sizes)))
     bounds = [up_to[list(borders(len(sizes), deep))] for deep in (old, new)]
@@ -71,7 +77,7 @@ def seats(
     leaving: Collection[str] = (),
     steady: Collection[str] = (),
 ) -> Seats:
-    """The places of `new`, and what becomes of all who are there (`was`: the place of each in `old`, None = none).
+    """The places of `new`, and what becomes of every worker (`was`: the place of each in `old`, None = none).
 
     `params` are bytes of each block, in order; `kept` are parts of the old grid that one held besides its own;
     `leaving` may give and nothing else; `steady` are on demand. InvalidValue if fewer are left than the grid needs.
@@ -97,7 +103,7 @@ def seats(
 def _held(
     was: Mapping[str, Place | None], old: Grid | None, kept: Mapping[str, Collection[int]]
 ) -> dict[str, frozenset[int]]:
-    """Parts of the old grid, of those who hold any."""
+    """Parts of the old grid, of workers that hold any."""
     if old is None:
         return {}
     found = {name: frozenset(kept.get(name, ())) | ({place[1]} if place else set()) for name, place in was.items()}
@@ -126,7 +132,7 @@ class _Table:
         self._steady = [name in steady for name in names]
 
     def assign(self, was: Mapping[str, Place | None]) -> None:
-        """Those on demand first, then the fewest bytes; where it is the same, who had this very place."""
+        """Workers on demand first, then the fewest bytes; of equals the one that had this very place."""
         from scipy.optimize import linear_sum_assignment  # takes half a second to import, and not all jobs are cut
 
         grid = self.grid
@@ -193,7 +199,7 @@ class _Table:
 
 
 def _keepers(table: _Table, members: Mapping[str, Place], grid: Grid) -> dict[str, tuple[int, ...]]:
-    """Who keeps which parts: every part is on two nodes then, where there are two."""
+    """Replicas of parts, so that every part is on two nodes where there are two."""
     node_of = dict(zip(table.names, table.nodes, strict=True))
     row_of = {name: row for row, name in enumerate(table.names)}
     found: dict[str, tuple[int, ...]] = {}
@@ -210,3 +216,39 @@ def _keepers(table: _Table, members: Mapping[str, Place], grid: Grid) -> dict[st
             name = min(elsewhere, key=lambda each: effort(each, part))
             found[name] = (*found.get(name, ()), part)
     return found
+
+
+# ---------------------------------------------------------------------- before nodes go that were announced
+
+
+def kept_ahead(
+    was: Mapping[str, Place | None],
+    now: Grid,
+    to: Grid | None,
+    params: Sequence[int],
+    nodes: Mapping[str, str],
+    *,
+    kept: Mapping[str, Collection[int]],
+    doomed: Collection[str],
+    steady: Collection[str] = (),
+) -> dict[str, tuple[int, ...]]:
+    """Parts of `now` that each is to keep besides what it holds; `doomed` are nodes.
+
+    `to` is the grid to come, None if it is unknown: then no part is to be lost, and nothing else. Workers are as in
+    `seats`.
+    """
+    held = {name: {*kept.get(name, ()), *([place[1]] if place else [])} for name, place in was.items()}
+    leaving = [name for name in was if nodes[name] in doomed]
+    staying = sorted(name for name in was if name not in leaving and held[name])
+    found: dict[str, set[int]] = {name: set() for name in staying}
+    if to is not None and len(was) - len(leaving) >= to.gpus:
+        seated = seats(was, now, to, params, nodes, kept=kept, leaving=leaving, steady=steady)
+        common = overlaps(params, now.parts, to.parts)
+        for name, (_, part) in seated.members.items():
+            if name in found:
+                found[name] = {old for old in range(now.parts) if common[old, part] > 0} - held[name]
+    for part in range(now.parts):
+        if staying and not any(part in held[name] | found[name] for name in staying):
+            name = min(staying, key=lambda each: (was[each] is not None, len(found[each]) + len(held[each]), each))
+            found[name].add(part)
+    return {name: tuple(sorted(parts)) for name, parts in found.items() if parts}

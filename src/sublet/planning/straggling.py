@@ -1,7 +1,7 @@
-"""Whether a node that keeps its job waiting should be replaced: only where that is cheaper than to wait for it.
+"""Replacing a node that keeps its job waiting: only where that is cheaper than to wait for it.
 
-In data-parallel lockstep all workers take the same time for a step, and the slowest says how long that is; what tells
-them apart is how much of it each spends on its own work, and how much waiting for the others.
+In data-parallel lockstep all workers take the same time for a step, and the slowest says how long that is. They differ
+in how much of it each spends on its own work, and how much waiting for the others.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sublet.domain.units import SECONDS_PER_H
 
 __all__ = ["STRAGGLES", "Straggler", "saved_by_replacing_s_usd", "straggler_among"]
 
-STRAGGLES = 2.5  # times what its peers need: whoever takes three times as long is told of, however it is measured
+STRAGGLES = 2.5  # times what its peers need: a worker three times as slow is reported, however it is measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ def straggler_among(own_s: Mapping[str, float], step_s: float) -> Straggler | No
     >>> straggler_among({"a": 1.0, "b": 1.1, "c": 3.6}, 4.0).worker_id
     'c'
     """
-    if len(own_s) < 2 or step_s <= 0.0:  # noqa: PLR2004 - alone, nobody is slower than others
+    if len(own_s) < 2 or step_s <= 0.0:  # noqa: PLR2004 - alone, none is slower than others
         return None
     slowest = max(own_s, key=lambda worker_id: own_s[worker_id])
     peers_s = median(seconds for worker_id, seconds in own_s.items() if worker_id != slowest)

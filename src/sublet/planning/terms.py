@@ -45,7 +45,7 @@ __all__ = [
 
 
 class Row(NamedTuple):
-    """What is rented alike: the offers of a pool, or of a pool with both markets those of one."""
+    """The offers that are rented alike: those of a pool, or of one market of a pool with both."""
 
     name: str
     pool: str
@@ -106,13 +106,13 @@ class Refusals:
 
     refused_R: Bools  # whatever more could be asked for was refused when it was asked for last
     coming_R: Bools  # nodes are on their way
-    free_R: Floats  # GPUs on nodes that are there, promised to nobody
-    beside_R: Floats  # GPUs promised to nobody that could be held beside all that is held now
+    free_R: Floats  # GPUs on nodes that are there, promised to no job
+    beside_R: Floats  # GPUs promised to no job that could be held beside all that is held now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Terms:
-    """What can be had, and for how much, as it stands in one snapshot."""
+    """The market of one snapshot: what can be had, and for how much."""
 
     snapshot: Snapshot
     now_s: float
@@ -214,7 +214,7 @@ class Terms:
 
 
 class _Listed(NamedTuple):
-    """What follows from offers, limits, prices and from whether there is any: most events change nothing of it."""
+    """Facts that follow from offers, limits, prices and from whether there is any: most events change none."""
 
     key: tuple[Any, ...]
     rows: tuple[Row, ...]
@@ -228,7 +228,7 @@ class _Listed(NamedTuple):
 
 
 class _LastRead:
-    """What was read last: compared with what there is by identity, mostly."""
+    """The last reading: mostly compared with the present by identity."""
 
     __slots__ = ("listed", "sites")
 
@@ -337,7 +337,7 @@ def _rent_now(pool: Pool, states: Sequence[OfferState]) -> float:
 
 
 def _rent_by_list(pool: Pool, states: Sequence[OfferState]) -> float:
-    """What is sold out counts: the long run is not what there is now, nor what is held of it."""
+    """An offer that is sold out counts: the long run is not what there is now, nor what is held of it."""
     states = [state for state in states if state.limit.max_nodes != 0] or states
     return min(0.0 if _is_owned(state) else state.offer.price.usd_per_h for state in states) / pool.gpus_per_node
 
@@ -502,7 +502,7 @@ def _acquire_together(
     missing = {row.name: wanted for row, wanted in need.items()}
     early = dict(first or {})
     quotas = _Quotas(snapshot.pools)
-    for state in offers:  # what is owned is held, needed or not, as long as the purse pays for it
+    for state in offers:  # what is owned is held, needed or not, as long as the budget pays for it
         reserve = state.offer.reserve.grains if math.isfinite(purse) else 0
         owned = min(state.limit.min_nodes, state.most, nodes, state.held + _quotient(purse, reserve))
         if math.isfinite(purse):
@@ -522,7 +522,7 @@ def _acquire_together(
             offer, price, row = state.offer, state.price.micro_usd_per_h, row_of[state.offer.id]
             lack = lacks.get(row, 0.0)
             more = min(most(state) - taken[offer.id], lack, quotas.left(offer), _quotient(left, price), nodes)
-            if most is _obtainable:  # a new node takes its reserve from the purse
+            if most is _obtainable:  # a new node takes its reserve from the budget
                 more = min(more, _quotient(purse, offer.reserve.grains))
             if more > 0:
                 taken[offer.id] += more
@@ -539,7 +539,7 @@ def _acquire_together(
 
 
 def _of_one_offer(state: OfferState, pool: Pool, need: float, burn: Price | None) -> float:
-    """The same for the case that most runs are: one offer, no purse."""
+    """The same for the case that most runs are: one offer, no total budget."""
     owned = min(state.limit.min_nodes, state.most)
     wanted = min(need, state.most)
     for _, quota in pool.quotas:

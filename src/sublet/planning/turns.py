@@ -5,24 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from heapq import merge
 
-from sublet.domain.plan import JobState, Pool, Snapshot
+from sublet.domain.plan import JobState, Pool, Snapshot, arrival
 from sublet.domain.shape import Shape
 from sublet.perf.gridded import Gridded
-from sublet.planning.batches import batch_for
 from sublet.planning.draft import Draft
-from sublet.planning.ranking import arrival
-from sublet.planning.runnable import runnable
+from sublet.planning.widths import batch_for, runnable
 
 __all__ = ["Choose", "fastest_shape", "serve_in_turn"]
 
-TOO_LITTLE = "those who came before it left too little"
+TOO_LITTLE = "earlier jobs left too few GPUs"
 Choose = Callable[[JobState, Pool, int], Shape | None]  # the job, where, and how many GPUs are left for it there
 
 
 def serve_in_turn(snapshot: Snapshot, choose: Choose) -> Draft:
-    """In order of arrival, what each chooses of what those before it left; in its own pool, if it has one that will do.
+    """In order of arrival, the choice of each among what those before it left; if it can, in its own pool.
 
-    Who finds nothing since some of what it runs on is about to be taken stays until it is.
+    A job that finds nothing because some of its GPUs are about to be taken stays until they are.
     Cost: O(jobs that run), whatever the length of the queue.
     """
     draft = Draft(snapshot)
@@ -49,7 +47,7 @@ def _stays_in(state: JobState, left: Mapping[str, float], falling: int) -> str |
     """The pool where it trains on, as it is, until `falling` GPUs of its own are taken; None = it lacks others too."""
     shape = state.shape
     if shape is None or not falling or state.job.lead_s != 0.0 or shape.gpus != state.gpus:
-        return None  # who needs time to save goes at the notice
+        return None  # a job that needs time to save goes at the notice
     enough = left[shape.pool] < state.gpus <= left[shape.pool] + falling
     return shape.pool if enough else None
 

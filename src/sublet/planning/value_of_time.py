@@ -1,17 +1,17 @@
-"""What an hour of a job is worth: the one number at which the bill meets the budget, or the least rent on demand.
+"""The worth of an hour of a job: the one number at which the bill meets the budget, or the least rent on demand.
 
-What arrives, priced kind by kind, gives the frontier of budget and time; the rate of spending that the budget leaves
-for now picks the point on it. Money that was left over, or overspent, is made up for over the coming hours, so that the
+The jobs that arrive, priced kind by kind, give the frontier of budget and time. The rate of spending that the budget
+leaves for now picks the point on it. Money left over, or overspent, is made up for over the coming hours, so that the
 long-run average is met whatever the forecast was worth.
 
-Where no budget says so, an hour is worth what the least that the job can run on costs on demand. Who would rent a
-machine on demand and wait for it values the hour at its rent, roughly; we take that at their word. So the cheaper of
-two shapes is taken unless it is that much slower: with v the value of an hour, r rents and h hours,
+Where no budget says so, an hour is worth the least on-demand rent of what the job can run on. An owner that would rent
+a machine on demand and wait for it values the hour at its rent, roughly. So the cheaper of two shapes is taken unless
+it is that much slower: with v the value of an hour, r rents and h hours,
 
     (v + r_cheap) h_cheap <= (v + r_quick) h_quick     or     h_cheap / h_quick <= (v + r_quick) / (v + r_cheap)
 
 A job of one worker is therefore never slowed down to less than half of what it could have, whatever that saves, and
-never pays more than the quickest shape costs. Whoever is in a hurry says so.
+never pays more than the quickest shape costs. An owner in a hurry says so.
 """
 
 from __future__ import annotations
@@ -26,12 +26,11 @@ import numpy as np
 
 from sublet.domain.demand import Demand, kind_of
 from sublet.domain.job import Job
-from sublet.domain.plan import JobState, Snapshot
+from sublet.domain.plan import JobState, Snapshot, arrival
 from sublet.domain.units import SECONDS_PER_H
 from sublet.errors import Infeasible
 from sublet.planning.jobs import Jobs, side_of
 from sublet.planning.menu import Menu, menu_of
-from sublet.planning.ranking import arrival
 from sublet.planning.terms import Rents, Sites, Terms
 from sublet.solve.arrays import Floats
 from sublet.solve.curves import Curves
@@ -50,6 +49,7 @@ __all__ = [
     "price_of_time",
     "spending_rate",
     "value_of_time",
+    "values_of_time",
 ]
 
 TRUSTED_JOBS = 50.0  # a forecast weighs as much as having counted this many jobs: good to 14 % by their chance alone
@@ -109,7 +109,7 @@ def _least_usd(menu: Menu, *rents: Rents) -> float:
 
 @dataclass(frozen=True, slots=True)
 class ValueOfTime:
-    """What an hour of each job is worth: as the budget has it; where none rules, no more than its owner would pay."""
+    """The worth of an hour of each job: by the budget; where none rules, no more than its owner would pay."""
 
     price: TimePrice
     worth: HourWorth | None = None  # None where a budget rules, or where all are in a hurry
@@ -121,6 +121,10 @@ class ValueOfTime:
             value = min(value, state.job.weight * self.worth.of(menu))
         return value
 
+    def over(self, jobs: Jobs | None) -> tuple[ValueOfTime, Floats]:
+        """This, and the value of each of these jobs."""
+        return self, np.zeros(0) if jobs is None else self.of_all(jobs)
+
     def of_all(self, jobs: Jobs) -> Floats:
         """The same of many jobs. Cost: O(J), and `HourWorth.of` of each kind that there is."""
         value_J, worth = self.price.of_all(jobs), self.worth
@@ -131,10 +135,17 @@ class ValueOfTime:
         return np.where(jobs.hurries_J, value_J, np.minimum(value_J, owner_J))
 
 
+def values_of_time(
+    terms: Terms, trusted_h: float, hour_usd: float | None, jobs: Jobs | None
+) -> tuple[ValueOfTime, Floats]:
+    """`value_of_time`, and with it that of each of these jobs."""
+    return value_of_time(terms, trusted_h, hour_usd).over(jobs)
+
+
 def value_of_time(terms: Terms, trusted_h: float = TRUSTED_H, hour_usd: float | None = HURRY) -> ValueOfTime:
     """By the budget; where none rules, an hour is worth no more than `hour_usd`, None = the least rent on demand.
 
-    An average to spend, or a purse with an end, is a value of time already.
+    An average to spend, or a total with an end, is a value of time already.
     """
     budget, price = terms.snapshot.budget, price_of_time(terms, trusted_h)
     if hour_usd == HURRY or budget.average is not None or budget.until_s is not None:
@@ -143,16 +154,16 @@ def value_of_time(terms: Terms, trusted_h: float = TRUSTED_H, hour_usd: float | 
 
 
 def price_of_time(terms: Terms, trusted_h: float = TRUSTED_H) -> TimePrice:
-    """At which the rest of the budget pays for what is to come, by the forecast and by what was seen.
+    """The price at which the rest of the budget pays for what is to come, by the forecast and by what was seen.
 
     A forecast weighs as much as having counted for `trusted_h`.
 
-    It hangs on the work that is left, on what is to come and on money that is not spent, never on which nodes are held:
-    else what is cheap to hold would make time dear, and what is dear to hold would make it cheap again. The kernel
-    keeps what is reserved back by itself.
+    It depends on the work that is left, on the jobs to come and on unspent money, never on which nodes are held.
+    Otherwise nodes that are cheap to hold would make time dear, and nodes that are dear to hold would make it cheap
+    again. The kernel keeps back what is reserved by itself.
 
     Cost: O(log steps); O(steps) once more when the count of jobs has grown by a sixty-fourth. O(1) without a budget,
-    O(jobs) with a purse without an end.
+    O(jobs) with a total without an end.
     """
     snapshot, rent_R = terms.snapshot, terms.listed_R
     rate, unspent = spending_rate(snapshot), snapshot.unspent
@@ -274,7 +285,7 @@ def least_usd(terms: Terms) -> float:
 
 
 class _Known(NamedTuple):
-    """What any amount of money buys for all jobs counted and forecast, and how much these are."""
+    """The frontier of money and time for all jobs counted and forecast, and how much these are."""
 
     line: Frontier | None
     jobs: float

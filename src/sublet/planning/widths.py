@@ -1,16 +1,28 @@
-"""How wide a job may be, and how fast it would go at each width."""
+"""Numbers of GPUs that a job may have: which are useful, how fast it goes there, and with which batch."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
 
 from sublet.domain.job import Job
 from sublet.domain.plan import JobState, Phase, Pool
-from sublet.domain.shape import packed
+from sublet.domain.shape import Shape, packed
 
-__all__ = ["gain_steps", "jobs_by_pool", "rate_at", "useful_widths", "worth_growing"]
-
+__all__ = [
+    "Runnable",
+    "batch_for",
+    "describe_stranded",
+    "gain_steps",
+    "jobs_by_pool",
+    "rate_at",
+    "runnable",
+    "runs_at_all",
+    "speed_of_one",
+    "useful_widths",
+    "worth_growing",
+]
 
 MOST_GPUS = 100_000  # no job is planned wider: more than any cluster has, whatever a job may ask for
 EVERY_COUNT = 512  # nodes: beyond so many, only steps of a 256th are told apart, which no speed model can
@@ -41,14 +53,14 @@ def _node_counts(first: int, last: int) -> Iterator[int]:
 
 
 def rate_at(state: JobState, pool: Pool, gpus: int, now_s: float) -> float:
-    """Work per second at this width, packed, at the job's progress now."""
+    """Work per second on so many GPUs, packed, at the job's progress now."""
     return state.job.speed.rate(pool.gpu, packed(gpus, pool.gpus_per_node), state.done_at(now_s))
 
 
 def gain_steps(state: JobState, pool: Pool, most: float, now_s: float) -> Iterator[tuple[float, int]]:
-    """The steps (gain per GPU, new width) by which this job grows, best first: the concave hull of its speedup.
+    """The steps (gain per GPU, new number) by which this job grows, best first: the concave hull of its speedup.
 
-    Speed is relative to the job's smallest width, so that a gain means the same for every job. Walking the hull instead
+    Speed is relative to that on the fewest GPUs, so that a gain means the same for every job. Walking the hull instead
     of single GPUs steps over dents in measured tables (two GPUs on two nodes may be slower than one).
     """
     widths = useful_widths(state.job, pool.gpus_per_node, most)
@@ -80,7 +92,7 @@ def jobs_by_pool(
 ) -> dict[str, list[JobState]]:
     """Sort jobs into pools: those with GPUs stay where they are, the next in line go where there is most per job.
 
-    Who was promised GPUs of a pool that has none left, and has had none yet, is the first in line.
+    The first in line are jobs that were promised GPUs of a pool that has none left, and have had none yet.
     """
     groups: dict[str, list[JobState]] = {name: [] for name in most}
     taken = dict.fromkeys(most, 0)  # GPUs that the smallest widths of its jobs need
@@ -108,3 +120,57 @@ def jobs_by_pool(
         groups[name].append(state)
         taken[name] += need
     return groups
+
+
+def batch_for(state: JobState, pool: Pool, gpus: int, current: Shape | None) -> int | None:
+    """The batch that it should have on so many GPUs, if its speed says so; `current` is what it has or was given.
+
+    A speed that knows says it as `best_batch(gpu, spread, had)`: the best batch, or the one that it `had` if that is
+    nearly as good. None = as it has it now.
+    """
+    best = getattr(state.job.speed, "best_batch", None)  # asked of every job: to look for a protocol takes 25 us
+    if best is None:
+        return None
+    had = None if current is None else current.batch
+    found: int | None = best(pool.gpu, packed(gpus, pool.gpus_per_node), had)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Runnable:
+    """A number of GPUs on which a job makes progress now."""
+
+    pool: str
+    gpus: int
+    rate: float  # work per second
+
+
+def runnable(state: JobState, pool: Pool, most: float, done: float) -> list[Runnable]:
+    """The useful numbers of GPUs on which its speed is above 0, the fewest first; its present one among them."""
+    job = state.job
+    if not job.may_run_in(pool.name):
+        return []
+    widths = useful_widths(job, pool.gpus_per_node, most)
+    shape = state.shape
+    if shape is not None and shape.pool == pool.name and job.min_gpus <= shape.gpus <= min(job.max_gpus, most):
+        widths = sorted({*widths, shape.gpus})
+    rated = ((gpus, job.speed.rate(pool.gpu, packed(gpus, pool.gpus_per_node), done)) for gpus in widths)
+    return [Runnable(pool.name, gpus, rate) for gpus, rate in rated if rate > 0.0]
+
+
+def runs_at_all(state: JobState, pool: Pool, most: float, done: float) -> bool:
+    """Whether its speed is above 0 on any number of GPUs; it stops at the first."""
+    widths = useful_widths(state.job, pool.gpus_per_node, most) if state.job.may_run_in(pool.name) else []
+    return any(state.job.speed.rate(pool.gpu, packed(gpus, pool.gpus_per_node), done) > 0.0 for gpus in widths)
+
+
+def speed_of_one(state: JobState, pool: Pool, done: float, choices: Iterable[Runnable]) -> float:
+    """Work per second on one GPU; of a job that needs more, per GPU on the fewest on which it runs."""
+    one = state.job.speed.rate(pool.gpu, (1,), done)
+    return one if one > 0.0 else next((choice.rate / choice.gpus for choice in choices), 1.0)
+
+
+def describe_stranded(state: JobState, pools: Sequence[str]) -> str:
+    """The note for the owner of a job that makes no progress on any number of GPUs that it may have."""
+    job = state.job
+    return f"its speed is 0 at every width from {job.min_gpus} to {job.max_gpus} GPUs of {', '.join(pools)}; it waits"

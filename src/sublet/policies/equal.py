@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sublet.domain.plan import JobState, Plan, Snapshot
+from sublet.domain.plan import JobState, Plan, Snapshot, arrival
 from sublet.planning.draft import Draft
-from sublet.planning.ranking import arrival
 from sublet.planning.widths import jobs_by_pool
 
 __all__ = ["Equal"]
@@ -17,7 +16,7 @@ class Equal:
     """Equal split: every job gets the same number of GPUs, give or take one (processor sharing)."""
 
     def decide(self, snapshot: Snapshot) -> Plan:
-        """Fill all jobs to one level; whoever holds the spare GPU of an uneven split keeps it."""
+        """Fill all jobs to one level; the job that holds the spare GPU of an uneven split keeps it."""
         draft = Draft(snapshot)
         in_order = iter(sorted(snapshot.active.values(), key=lambda state: state.seq))
         for pool, group in jobs_by_pool(in_order, snapshot.waiting.by(arrival), draft.most).items():
@@ -31,7 +30,7 @@ class Equal:
 
 
 def _shares(group: list[JobState], gpus: float) -> dict[str, int]:
-    """GPUs per job: the smallest widths in order of arrival as far as they go, then level by level upwards."""
+    """GPUs per job: the fewest in order of arrival as far as they go, then level by level upwards."""
     shares: dict[str, int] = {}
     left = gpus
     for state in group:

@@ -1,4 +1,4 @@
-"""The fastest that fits, at every change: how dear a change is, nobody asks."""
+"""The fastest that fits, at every change: the price of a change is not asked."""
 
 from __future__ import annotations
 

@@ -6,9 +6,8 @@ import heapq
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sublet.domain.plan import JobState, Phase, Plan, Snapshot
+from sublet.domain.plan import JobState, Phase, Plan, Snapshot, arrival
 from sublet.planning.draft import Draft
-from sublet.planning.ranking import arrival
 from sublet.planning.terms import most_gpus
 
 __all__ = ["Fifo"]
@@ -16,7 +15,7 @@ __all__ = ["Fifo"]
 
 @dataclass(frozen=True, slots=True)
 class Fifo:
-    """First come, first served, at the requested size: nobody overtakes, nobody is resized."""
+    """First come, first served, at the requested size: no job overtakes, none is resized."""
 
     def decide(self, snapshot: Snapshot) -> Plan:
         """Start the head of the queue for as long as it fits. O(jobs that run), whatever the length of the queue."""

@@ -1,7 +1,9 @@
 """A rental plan for work that keeps arriving, on a budget: the shape of every class, and the whole frontier.
 
 The plan is that of `docs/background/the-price-of-time.md`: no job waits, and every class takes the shape that minimises
-(weight x value of time + rent) x time. Its figures are long-run means. They hold if GPUs can always be had.
+(weight x value of time + rent) x time. Its figures are long-run means. They hold if GPUs can always be had. The number
+of jobs present is then Poisson for each kind (the queue M/G/infinity), and the GPUs held a compound Poisson sum, whose
+distribution follows exactly from its characteristic function by a Fourier transform.
 """
 
 from __future__ import annotations
@@ -17,15 +19,13 @@ from sublet.domain.offer import Offer
 from sublet.domain.quantity import at_least
 from sublet.domain.units import SECONDS_PER_H
 from sublet.errors import Infeasible, InvalidValue, UnknownName
-from sublet.rental.held import Held, held_from
 from sublet.rental.quota import Limited
-from sublet.rental.reasons import reason_for
 from sublet.rental.shapes import JobClass, RentalShape, classes_from_jobs, shapes_of
 from sublet.solve.arrays import Floats
-from sublet.solve.curves import Curves
+from sublet.solve.curves import Curve, Curves
 from sublet.solve.price import Frontier, frontier
 
-__all__ = ["ClassPlan", "FrontierPoint", "RentalPlan", "rental_plan"]
+__all__ = ["ClassPlan", "FrontierPoint", "Held", "RentalPlan", "held_from", "reason_for", "rental_plan"]
 
 ROUNDING = 1e-9
 LIMITED_POINTS = 33  # of a frontier with quotas, each of which is a linear program of its own
@@ -263,3 +263,94 @@ def _too_little(least: FrontierPoint, budget: float) -> Infeasible:
         hint=f"USD {enough:,.2f} per hour is the smallest budget that suffices (mean completion time "
         f"{least.mean_s / 60:,.1f} min); or offer cheaper GPUs, allow spot, or admit less work",
     )
+
+
+DEVIATIONS = 12.0  # how far beyond the mean the distribution is followed; what lies beyond is below rounding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """GPUs at a moment chosen at random."""
+
+    mean: float
+    p99: int  # the smallest number that is not exceeded 99 % of the time
+
+
+def held_from(present: Sequence[tuple[float, int]]) -> Held:
+    """From the mean number present and the GPUs of each, for every group of jobs.
+
+    Cost: O(n log n) for n about the mean and twelve standard deviations.
+
+    >>> held_from([(4.0, 1)]), held_from([(4.0, 8)]).p99
+    (Held(mean=4.0, p99=9), 72)
+    """
+    mean = sum(jobs * gpus for jobs, gpus in present)
+    widest = max((gpus for _, gpus in present), default=1)
+    deviation = math.sqrt(sum(jobs * gpus**2 for jobs, gpus in present))
+    points = 2 ** math.ceil(math.log2(mean + DEVIATIONS * (deviation + widest) + 2))
+    jobs_G = np.zeros(points)  # G GPUs of one job
+    for jobs, gpus in present:
+        jobs_G[gpus] += jobs
+    share_G = np.fft.irfft(np.exp(np.fft.rfft(jobs_G) - jobs_G.sum()), points)
+    return Held(mean=mean, p99=int(np.searchsorted(np.cumsum(share_G), 0.99 - 1e-12)))
+
+
+SAME = 1e-7  # prices nearer than this, relatively, are one price
+
+
+def reason_for(
+    shapes: Sequence[RentalShape],
+    shares: Sequence[float],
+    worth_usd_per_h: float,
+    rent_usd: Sequence[float],
+    *,
+    scarce: bool = False,
+) -> str:
+    """One sentence. `rent_usd` is what each shape costs a job, the price of a `scarce` kind included."""
+    chosen = [shape for shape, share in zip(shapes, shares, strict=True) if share > 0]
+    if math.isinf(worth_usd_per_h):
+        limit = "within the quota" if scarce else "that can be had"
+        return f"{_several(chosen)}: the fastest {limit}, as money does not run short"
+    curve = Curve.from_table([shape.hours for shape in shapes], rent_usd)
+    line = [shapes[config] for config in curve.config]
+    cheaper = int(np.searchsorted(curve.price, worth_usd_per_h * (1 - SAME))) - 1
+    dearer = int(np.searchsorted(curve.price, worth_usd_per_h * (1 + SAME)))
+    if len(chosen) > 1:
+        worth = f"what an hour is worth, {_usd(worth_usd_per_h)}"
+        return f"{_several(chosen)} are equally good, as the step costs just {worth}, per hour saved"
+    facts = []
+    if dearer < len(line):
+        facts.append(f"{_step(line[dearer - 1], line[dearer])} would cost {_usd(curve.price[dearer])} per hour saved")
+    elif len(line) > 1:
+        facts.append("nothing on offer is faster")
+    if cheaper > 0:
+        facts.append(f"{_step(line[cheaper - 1], line[cheaper])} cost {_usd(curve.price[cheaper])}")
+    if len(line) == 1:
+        return f"{chosen[0]}: the cheapest and the fastest in one"
+    return f"{_short(chosen[0])}: {', '.join(facts)}, time is worth {_usd(worth_usd_per_h)}"
+
+
+def _step(before: RentalShape, after: RentalShape) -> str:
+    """The addition, where it can be said; else the replacement."""
+    if before.offer != after.offer or after.gpus <= before.gpus:
+        return f"{after} instead of {before}"
+    if after.gpus == before.gpus + 1:
+        return f"the {_nth(after.gpus)}"
+    return f"the {_nth(before.gpus + 1)} to {_nth(after.gpus)}"
+
+
+def _short(shape: RentalShape) -> str:
+    return f"{shape.gpus} GPU{'' if shape.gpus == 1 else 's'}"
+
+
+def _several(shapes: Sequence[RentalShape]) -> str:
+    return " and ".join(map(str, shapes))
+
+
+def _nth(number: int) -> str:
+    teens = number % 100 in {11, 12, 13}
+    return f"{number}{'th' if teens else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"
+
+
+def _usd(amount: float) -> str:
+    return f"USD {amount:,.2f}" if amount >= 0.1 else f"USD {amount:.2g}"  # noqa: PLR2004 - two figures that count

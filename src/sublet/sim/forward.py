@@ -1,23 +1,43 @@
-"""A kernel that is under way, forward in virtual time: the same state and policy, and days of a record to come."""
+"""A kernel that is under way, forward in virtual time: the same state and policy, and days of a record to come.
+
+The record was made elsewhere than the fleet is: of supply, numbers are taken as they are; of prices, by how much
+they rose and fell.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+import heapq
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from sublet.domain.actions import Action, MakePlan, SetTimer
 from sublet.domain.budget import Budget
-from sublet.domain.events import BudgetChanged, Event, JobFinished, NodeLost, NodeReleased, TimerFired
+from sublet.domain.events import (
+    AvailabilityChanged,
+    BudgetChanged,
+    Event,
+    JobFinished,
+    NodeLost,
+    NodeReleased,
+    PriceChanged,
+    TimerFired,
+)
+from sublet.domain.money import Price
+from sublet.domain.offer import Market, Offer
 from sublet.domain.plan import Policy
 from sublet.domain.timers import CheckPurse, Timer
+from sublet.domain.units import DAY_S
 from sublet.kernel.cluster import NodePhase
 from sublet.kernel.kernel import Kernel
+from sublet.market.prices import PriceBook, load_prices
+from sublet.market.spot import SpotTrace
 from sublet.sim.simulator import Driver
 from sublet.sim.world import MarketChange, Physics, World
 
-__all__ = ["Future", "Moment", "go_forward"]
+__all__ = ["Future", "MarketDays", "Moment", "go_forward"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,3 +126,103 @@ class _Watch:
             for job_id, work in self._work.items()
         ]
         self.future.looks.append((now_s - self._began_s, usd, sum(shares) / len(shares) if shares else 1.0))
+
+
+TRIED = 64  # moments of the record, to find one at which the fleet could be as it is
+
+
+@dataclass(slots=True)
+class MarketDays:
+    """`held` are nodes of each offer, `prices` what one costs now."""
+
+    trace: SpotTrace
+    offers: Sequence[Offer]
+    held: Mapping[str, int]
+    prices: Mapping[str, Price]
+    _books: dict[str, PriceBook] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.trace = replace(self.trace, repeat=True)
+        for offer in self.spot:
+            if offer.cloud == "aws" and offer.instance_type and offer.region:
+                book = load_prices(instance_type=offer.instance_type, region=offer.region)
+                if offer.id in book.series:
+                    self._books[offer.id] = book
+
+    @property
+    def spot(self) -> list[Offer]:
+        """Offers that follow the record; on demand is always there."""
+        return [offer for offer in self.offers if offer.market is Market.SPOT]
+
+    @property
+    def notes(self) -> list[str]:
+        """Notes for a reader of the results."""
+        if not self.spot:
+            return ["nothing is rented on the spot market: every future is the same"]
+        hours, zones = self.trace.span_s / 3600, len(self.trace.zones)
+        drawn = "from a moment drawn by chance" if zones == 1 else "from a moment and in zones drawn by chance"
+        told = [f"spot supply follows {self.trace.name} ({zones} zones, {hours:.0f} h), {drawn}"]
+        most = max(int(steps.value.max()) for steps in self.trace.series.values())
+        told += [
+            f"{self.held[offer.id]} nodes of {offer.id} are held, more than the record had: it is taken several times"
+            for offer in self.spot
+            if self.held.get(offer.id, 0) > most
+        ]
+        priced = ", ".join(self._books) or "no offer"
+        return [*told, f"prices move as recorded of {priced}; others stay as they are"]
+
+    def changes(self, rng: np.random.Generator, begin_s: float, until_s: float) -> Iterator[MarketChange]:
+        """One draw of what comes from `begin_s` on."""
+        drawn = [str(zone) for zone in rng.permutation(self.trace.zones)]
+        zones = {offer.id: drawn[at % len(drawn)] for at, offer in enumerate(self.spot)}
+        start_s = self._start_s(rng, zones)
+        streams = [self._supply(zones, start_s, begin_s, until_s)]
+        streams += [self._price(offer_id, rng, begin_s, until_s) for offer_id in self._books]
+        return heapq.merge(*streams, key=lambda change: change.at_s)
+
+    def _times(self, offer_id: str, zone: str) -> int:
+        """How often the record of a zone must be taken for it to have what is held."""
+        most = int(self.trace.series[zone].value.max())
+        return max(1, math.ceil(self.held.get(offer_id, 0) / max(1, most)))
+
+    def _start_s(self, rng: np.random.Generator, zones: Mapping[str, str]) -> float:
+        """A moment at which there is what is held: what is held was not taken a moment ago. Else the best of many."""
+        best, best_missing = 0.0, math.inf
+        for start_s in rng.uniform(0.0, self.trace.span_s, TRIED):
+            missing = sum(
+                max(0, self.held.get(each, 0) - self._times(each, zone) * self.trace.value_at(zone, float(start_s)))
+                for each, zone in zones.items()
+            )
+            if missing < best_missing:
+                best, best_missing = float(start_s), missing
+            if not missing:
+                break
+        return best
+
+    def _supply(
+        self, zones: Mapping[str, str], start_s: float, begin_s: float, until_s: float
+    ) -> Iterator[MarketChange]:
+        in_zone: dict[str, list[str]] = {}
+        for offer_id, zone in zones.items():
+            in_zone.setdefault(zone, []).append(offer_id)
+        if not in_zone:
+            return
+        for t_s, zone, available in self.trace.events(start_s, start_s + until_s - begin_s):
+            at_s = begin_s + t_s - start_s
+            for offer_id in in_zone.get(zone, ()):
+                nodes = self._times(offer_id, zone) * available
+                first = max(nodes, self.held.get(offer_id, 0)) if at_s == begin_s else nodes
+                yield AvailabilityChanged(at_s, offer_id, first)
+
+    def _price(self, offer_id: str, rng: np.random.Generator, begin_s: float, until_s: float) -> Iterator[MarketChange]:
+        book, now = self._books[offer_id], self.prices[offer_id].micro_usd_per_h
+        steps = book.series[offer_id]
+        low_s, high_s = float(steps.t_s[0]), max(float(steps.t_s[0]), book.end_s - (until_s - begin_s))
+        start_s = low_s + DAY_S * math.floor(rng.uniform(0.0, high_s - low_s) / DAY_S)
+        then = book.price_at(offer_id, start_s)
+        if then is None or not then.micro_usd_per_h:
+            return
+        for t_s, price in book.changes(offer_id, start_s, start_s + until_s - begin_s):
+            if t_s > start_s:
+                moved = Price(max(1, round(now * price.micro_usd_per_h / then.micro_usd_per_h)))
+                yield PriceChanged(begin_s + t_s - start_s, offer_id, moved)

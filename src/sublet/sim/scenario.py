@@ -10,18 +10,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from sublet.domain.budget import UNLIMITED, Budget, Limit
+from sublet.domain.budget import UNLIMITED, Budget, Limit, amount_text
 from sublet.domain.events import AvailabilityChanged, PurseSet
 from sublet.domain.job import Job
 from sublet.domain.money import Money, Price
 from sublet.domain.offer import Market, Offer
-from sublet.domain.purses import amount_text
 from sublet.domain.quantity import whole
 from sublet.domain.shape import packed
 from sublet.domain.units import SECONDS_PER_H
 from sublet.errors import Infeasible, InvalidValue, UnknownName
-from sublet.market.catalogue import CATALOGUES, load_catalogue
-from sublet.market.gpus import load_gpus
+from sublet.market.catalogue import CATALOGUES, load_catalogue, load_gpus
 from sublet.market.hazard import Hazard, trace_hazard
 from sublet.market.spot import SpotTrace
 from sublet.market.traces import TRACES
@@ -38,8 +36,8 @@ __all__ = [
     "spot_market",
     "spot_offers",
     "with_average",
-    "with_purse",
-    "with_purses",
+    "with_budgets",
+    "with_total",
 ]
 
 WHOLE = 0.99  # of the span of a trace: a zone that is recorded for less ends early
@@ -105,7 +103,7 @@ def owned(offer: Offer, gpus: int, *, physics: Physics = FRICTIONLESS) -> Scene:
 def rented(offers: Sequence[Offer], burn: Price | None = None, *, physics: Physics = FRICTIONLESS) -> Scene:
     """Nodes come and go; what is held never costs more than `burn` per hour."""
     if burn is not None:
-        _refuse_an_empty_purse(offers, burn)
+        _refuse_an_empty_budget(offers, burn)
     notes = ["rented:" if burn is None else f"rented within USD {burn.usd_per_h:,.2f} per hour:"]
     for offer in offers:
         price = offer.price.micro_usd_per_h
@@ -137,7 +135,7 @@ def spot_market(
     everything = _booting((*offers.values(), *beside), physics)
     budget = UNLIMITED
     if burn is not None:
-        _refuse_an_empty_purse(everything, burn)
+        _refuse_an_empty_budget(everything, burn)
         budget = Budget(burn=burn)
     quotas = {} if gpus is None else _spot_quota(offers, gpus)
 
@@ -176,7 +174,7 @@ def with_average(scene: Scene, average: Price) -> Scene:
     return replace(scene, cloud=replace(cloud, budget=budget, notes=(*cloud.notes, note)))
 
 
-def with_purse(scene: Scene, purse: Money) -> Scene:
+def with_total(scene: Scene, purse: Money) -> Scene:
     """The same cloud, with so much to spend in all; every node keeps back what giving it up may cost."""
     cloud = scene.cloud
     offers = tuple(replace(offer, wind_down_s=cloud.physics.release_s) for offer in cloud.offers)
@@ -185,7 +183,7 @@ def with_purse(scene: Scene, purse: Money) -> Scene:
     return replace(scene, cloud=replace(cloud, offers=offers, budget=budget, notes=(*cloud.notes, note)))
 
 
-def with_purses(scene: Scene, purses: Sequence[PurseSet]) -> Scene:
+def with_budgets(scene: Scene, purses: Sequence[PurseSet]) -> Scene:
     """The same cloud, with what teams, users and jobs may spend of it."""
     cloud = scene.cloud
     offers = tuple(replace(offer, wind_down_s=cloud.physics.release_s) for offer in cloud.offers)
@@ -294,7 +292,7 @@ def _booting(offers: Sequence[Offer], physics: Physics) -> tuple[Offer, ...]:
     )
 
 
-def _refuse_an_empty_purse(offers: Sequence[Offer], burn: Price) -> None:
+def _refuse_an_empty_budget(offers: Sequence[Offer], burn: Price) -> None:
     cheapest = min(offers, key=lambda offer: offer.price)
     if cheapest.price > burn:
         raise Infeasible(

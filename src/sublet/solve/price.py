@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -24,14 +25,73 @@ import numpy.typing as npt
 
 from sublet.errors import Infeasible, InvalidValue
 from sublet.solve.arrays import Floats, Ints
-from sublet.solve.changes import NOTHING, Change, Changes, changes_of
 from sublet.solve.curves import Curve, Curves
 
-__all__ = ["Frontier", "Solution", "frontier"]
+__all__ = ["NOTHING", "Change", "Changes", "Frontier", "Solution", "changes_of", "frontier"]
 
 # I classes, S steps of all hulls in order of price; S1: S + 1 sums, of which item n is after the first n steps
 ROUNDING = 1e-12  # a budget this much under the least, relatively, is the least computed in another order
 FEW_CHANGES = 1_024  # steps; so many beside a frontier, or 4 sqrt(S) if more, cost less than computing it anew
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Change:
+    """One class as it is now, and the steps by which it differs from what it was."""
+
+    curve: Curve
+    replaced: bool  # whether the curve is another one than before
+    rate: float
+    price_D: Floats
+    spend_D: Floats
+    jobs_D: Floats
+    spend: float  # difference of the cheapest configuration
+    jobs: float
+
+    @classmethod
+    def between(cls, old: Curve, old_rate: float, curve: Curve | None, new_rate: float) -> Change:
+        """The change from the old to the new; no curve means the old one."""
+        new = curve or old
+        was, weight = old_rate * old.weight, new_rate * new.weight
+        return cls(
+            curve=new,
+            replaced=curve is not None,
+            rate=new_rate,
+            price_D=np.concatenate((old.price[1:], new.price[1:])),
+            spend_D=np.concatenate(((-old_rate) * _steps(old.cost), new_rate * _steps(new.cost))),
+            jobs_D=np.concatenate((-was * _steps(old.time), weight * _steps(new.time))),
+            spend=(new_rate * new.cost[0] - old_rate * old.cost[0]).item(),
+            jobs=(weight * new.time[0] - was * old.time[0]).item(),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Changes:
+    """All changed classes together. Item j of the sums is the difference after the first j of the sorted steps."""
+
+    of: Mapping[int, Change] = field(default_factory=dict)
+    price_D: Floats = field(default_factory=lambda: np.zeros(0))
+    spend_D1: Floats = field(default_factory=lambda: np.zeros(1))
+    jobs_D1: Floats = field(default_factory=lambda: np.zeros(1))
+
+    def __len__(self) -> int:
+        return len(self.price_D)
+
+
+NOTHING = Changes()
+
+
+def changes_of(of: Mapping[int, Change]) -> Changes:
+    """Sort the steps of all changes by price and add them up. Cost: O(D log D)."""
+    price_D = np.concatenate([change.price_D for change in of.values()])
+    order_D = np.argsort(price_D, kind="stable")
+    spend = [change.spend_D for change in of.values()]
+    jobs = [change.jobs_D for change in of.values()]
+    return Changes(
+        of=of,
+        price_D=price_D[order_D],
+        spend_D1=_sums(sum(change.spend for change in of.values()), np.concatenate(spend)[order_D]),
+        jobs_D1=_sums(sum(change.jobs for change in of.values()), np.concatenate(jobs)[order_D]),
+    )
 
 
 def frontier(curves: Curves, rate_I: npt.ArrayLike) -> Frontier:
@@ -241,3 +301,17 @@ class Frontier:
             rate_I[index] = change.rate
         replaced = {index: change.curve for index, change in self.changes.of.items() if change.replaced}
         return frontier(self.curves.with_curves(replaced), rate_I)
+
+
+# D steps that differ: the old ones of the changed classes with their amounts negative, and the new ones
+
+
+def _sums(first: float, then_D: Floats) -> Floats:
+    sums_D1 = np.empty(len(then_D) + 1)
+    sums_D1[0] = first
+    sums_D1[1:] = then_D
+    return np.cumsum(sums_D1, out=sums_D1)
+
+
+def _steps(at_vertices: Floats) -> Floats:
+    return at_vertices[1:] - at_vertices[:-1]

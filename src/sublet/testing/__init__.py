@@ -1,12 +1,11 @@
-"""Public test helpers, used by our own tests first: values, worlds in memory, and suites that a plug-in must pass.
+"""Public test helpers, used by our own tests first: values, kernels, real jobs, and suites that a plug-in must pass.
 
     values         jobs, offers and markets whose facts do not matter
     strategies     the same, drawn by hypothesis
     driver         a kernel driven by hand, with every law checked after every event
-    memory_cloud   a provider and an engine in memory, for the real controller
     paced          a training script whose computing is slept, and real jobs of it
     rigs           clouds with real processes, seen from outside; what a rig of yours must be able to do
-    conformance    what every policy, forecaster, provider and engine must do, as suites to inherit
+    conformance    what every policy, provider, engine and store must do, as suites to inherit
 
 Nothing of the product imports this package. `pytest` and `hypothesis` come with the extra `testing`.
 """

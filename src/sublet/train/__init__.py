@@ -21,6 +21,7 @@ data        which samples a step takes; a dataset that is fetched from a bucket
 streams     datasets that are read in order, by virtual shards
 grid        stages in copies
 shards      an optimizer's state in ranges
+sharded     models that fully_shard has cut, in a loop of their own
 """
 
 from __future__ import annotations
@@ -136,7 +137,8 @@ def checkpointed(*, steps: int | None = None, directory: Path | str | None = Non
     Args:
         steps: ticks of the whole training; without it the remaining work is unknown to the controller.
         directory: None = $SUBLET_CHECKPOINT_DIR, and nothing is saved without it.
-        **parts: the state of the training, each part with `state_dict` and `load_state_dict`.
+        **parts: the state of the training, each part with `state_dict` and `load_state_dict`. A model that
+            `fully_shard` has cut, and its optimizer, are saved by all ranks.
     """
     from sublet.train.checkpoint.restarted import Restarted
 

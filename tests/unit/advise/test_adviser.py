@@ -12,22 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sublet.advise.adviser import Ask, advise
-from sublet.advise.candidates import rows_from_offers
+from sublet.advise.candidates import gbit_per_s, rows_from_offers
 from sublet.advise.checkpointing import Checkpoints, Fleets, anchors_for, outages
 from sublet.advise.error import ERROR_AS_OTHERS, ERROR_BY_FACTS, error_note, left_out
 from sublet.advise.frontier import Clusters, Limits, binding, frontier, pick, steps_up
 from sublet.advise.hazard import reclaims_of
 from sublet.advise.losses import Capacity, losses, neighbours
 from sublet.advise.measured_models import known_shelf, shelf_name
-from sublet.advise.network import gbit_per_s
 from sublet.advise.profiles import Profile, known_models, known_profile, profile_from_csv
 from sublet.advise.speed import Machine, speeds
 from sublet.domain.job import Job
 from sublet.domain.money import Price
 from sublet.domain.offer import Market, Offer
 from sublet.errors import BadInput, Infeasible, InvalidValue, UnknownName
-from sublet.market.catalogue import load_catalogue, read_catalogue
-from sublet.market.gpus import load_gpus
+from sublet.market.catalogue import load_catalogue, load_gpus, read_catalogue
 from sublet.market.hygiene import outlived
 from sublet.market.prices import load_prices, utc_s
 from sublet.market.spot import SpotTrace

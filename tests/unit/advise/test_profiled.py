@@ -7,11 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sublet.advise.profiled import profile_from_stored
-from sublet.advise.profiles import curve_step_s
+from sublet.advise.profiles import curve_step_s, profile_from_stored
 from sublet.advise.speed import Machine, speeds
 from sublet.errors import InvalidValue
-from sublet.market.gpus import load_gpus
+from sublet.market.catalogue import load_gpus
 from sublet.perf.live.rows import StepRow
 from sublet.perf.live.stored import StoredProfile
 

@@ -10,9 +10,9 @@ from itertools import pairwise
 import pytest
 
 from sublet.cli.main import run
+from sublet.domain.budget import ORG, Holder, Level, Period
 from sublet.domain.events import PurseSet
 from sublet.domain.money import Money
-from sublet.domain.purses import ORG, Holder, Level, Period
 from sublet.errors import InvalidValue, NoSuchJob
 from sublet.kernel.invariants import check
 from sublet.runtime.controller.core.orders import Timers
@@ -74,7 +74,7 @@ def test_what_cannot_be_set_is_refused_by_its_field(there, body, field):
     with pytest.raises(Exception, match=field) as error:
         there.client.post("/v1/budgets", body)
     assert error.value.status == 422
-    assert not there.api.kernel.purses.allowed
+    assert not there.api.kernel.budgets.allowed
 
 
 def test_a_user_is_in_one_team(there):
@@ -106,8 +106,8 @@ def test_the_verb_sets_and_shows_the_tree(there, capsys, monkeypatch):
     purses = json.loads(capsys.readouterr().out)["purses"]
     assert [each["limit_usd"] for each in purses] == [1000.0, 500.0, 50.0]
     assert run(["budget", "set", "--team", "vision", "none"]) == 0
-    assert Holder(Level.TEAM, "vision") not in there.api.kernel.purses.allowed
-    assert there.api.kernel.purses.allowed[ORG].period is Period.MONTH
+    assert Holder(Level.TEAM, "vision") not in there.api.kernel.budgets.allowed
+    assert there.api.kernel.budgets.allowed[ORG].period is Period.MONTH
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_the_verb_sets_and_shows_the_tree(there, capsys, monkeypatch):
 def test_the_verb_says_what_is_wrong_and_what_would_do(there, capsys, words, told):
     assert run(["budget", "set", *words]) != 0
     assert told in capsys.readouterr().err
-    assert not there.api.kernel.purses.allowed
+    assert not there.api.kernel.budgets.allowed
 
 
 # ---------------------------------------------------------------------- a controller
@@ -273,9 +273,9 @@ def test_a_controller_that_finds_a_job_of_whose_budget_the_kernel_was_not_told_t
             async with story.controller(crash=True) as api:
                 await api.submit(a_spec(max_workers=1, purse_usd=0.8))
                 await trained(api, "j-1", 1)
-                before = own in api._controller.kernel.purses.allowed
+                before = own in api._controller.kernel.budgets.allowed
         async with story.controller() as api:
-            after = own in api._controller.kernel.purses.allowed
+            after = own in api._controller.kernel.budgets.allowed
             await phase(api, "j-1", "out-of-budget")
             await api.top_up_job("j-1", 0.5)
             await trained(api, "j-1", (await api.job("j-1"))["step"] + 1)
@@ -292,7 +292,7 @@ def test_a_job_that_nobodys_purse_pays_for_waits_for_something_else():
     driver.submit(a_job("mine"), a_job("hers", user="ann", team="vision"))
     driver.tell(PurseSet(0.0, Holder(Level.TEAM, "vision"), Money(), None, 1_796_000_000.0))
     kernel = driver.kernel
-    assert [kernel.purses.held_by(kernel.jobs[job_id].job, 0.0) for job_id in ("mine", "hers")] == [
+    assert [kernel.budgets.held_by(kernel.jobs[job_id].job, 0.0) for job_id in ("mine", "hers")] == [
         None,
         Holder(Level.TEAM, "vision"),
     ]

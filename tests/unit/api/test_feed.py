@@ -12,7 +12,7 @@ from sublet import plugins
 from sublet.api import feed as feeding
 from sublet.api.feed import BEHIND, Feed
 from sublet.runtime.clock import Clock
-from sublet.testing.memory_cloud import MemoryCloud, api_over
+from sublet_lab.memory_cloud import MemoryCloud, api_over
 from tests.rigs.story import LIMITS, OFFERS, a_spec
 
 PATIENCE_S = 120.0

@@ -11,7 +11,7 @@ from sublet.cli.main import run
 from sublet.cli.work.script.convert import Converted, convert, inspect
 from sublet.cli.work.script.reading import CannotConvert, Script
 from sublet.runtime.rehearsal import rehearse as rehearsal
-from sublet.runtime.rehearsal.report import Difference, Report
+from sublet.runtime.rehearsal.report import Difference, Report, RunView
 
 SCRIPTS = Path(__file__).parents[2] / "adoption" / "scripts"
 HEAD = """import torch
@@ -331,15 +331,20 @@ def test_the_verb_prints_a_diff_and_writes_only_when_told(tmp_path, capsys):
     assert (tmp_path / "train.py.orig").read_text() == HEAD + PLAIN
 
 
-@pytest.mark.parametrize("alike", [True, False])
-def test_what_comes_of_it_is_rehearsed_before_it_is_written(alike, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("kind", "alike"),
+    [("", True), ("weights", False), ("loss", False), ("failure", False), ("line", True), ("file", True)],
+)
+def test_what_comes_of_it_is_rehearsed_before_it_is_written(kind, alike, tmp_path, monkeypatch, capsys):
+    """A line or a file that differs is told, and keeps nothing from being written."""
     tried = []
 
     def rehearse(command, cwd, *, tell):
         assert Path(cwd) != tmp_path
         tried.append((command[1:], (Path(cwd) / command[1]).read_text()))
-        differs = Difference(run="width", kind="weights", name="0.weight", step=3, evidence="it differs", advice="look")
-        return Report(command=tuple(command), differences=() if alike else (differs,))
+        differs = Difference(run="width", kind=kind, name="0.weight", step=3, evidence="it differs", advice="look")
+        run = RunView(name="width", workers=2, seconds=1.0, steps=20, against="one", weights="equal")
+        return Report(command=tuple(command), runs=(run,), differences=(differs,) if kind else ())
 
     monkeypatch.setattr(rehearsal, "rehearse", rehearse)
     monkeypatch.chdir(tmp_path)
@@ -351,7 +356,9 @@ def test_what_comes_of_it_is_rehearsed_before_it_is_written(alike, tmp_path, mon
     assert ("train.session(" in Path("train.py").read_text()) == alike
     assert sorted(path.name for path in tmp_path.iterdir()) == ["train.py", *(["train.py.orig"] if alike else [])]
     assert tried[0][0][0] == "train.py"
-    assert ("--no-rehearse" in capsys.readouterr().err) != alike
+    told = capsys.readouterr()
+    assert ("--no-rehearse" in told.err) != alike
+    assert ("it differs" in told.out) == bool(kind)
 
 
 def test_inspect_says_the_same_without_a_change(tmp_path, capsys):

@@ -14,7 +14,7 @@ from sublet.machine.files import FILES
 from sublet.machine.rng import RNG
 from sublet.runtime.controller.files.sync import FileSync
 from sublet.runtime.controller_api.assemble import controller_from
-from sublet.runtime.controller_host.presence import KEEPER
+from sublet.runtime.controller_host.idle import KEEPER
 from sublet.runtime.file_sync.content import Content
 from sublet.runtime.jobs.file import job_from_file
 from sublet.runtime.settings import Settings

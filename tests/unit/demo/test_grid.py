@@ -10,9 +10,9 @@ import pytest
 
 from sublet.demo.grid import demo
 from sublet.demo.grid.day import at_rates, restarting, same_day, starting, struck_supply
+from sublet.demo.grid.demo import places_svg, places_text
 from sublet.demo.grid.diaries import Row, Span, accounts, read_rows, spans, steps_per_s
 from sublet.demo.grid.moves import RESTART, moves_seen
-from sublet.demo.grid.picture import places_svg, places_text
 from sublet.domain.events import AvailabilityChanged
 from sublet.domain.job import Change
 from sublet.domain.plan import Phase

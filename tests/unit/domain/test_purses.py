@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sublet.domain.budget import ORG, Holder, Level, Period, amount_text, calendar_text, named_owner
 from sublet.domain.money import Money
-from sublet.domain.purses import ORG, Holder, Level, Period, amount_text, calendar_text, named_owner
 from sublet.errors import InvalidValue
 
 

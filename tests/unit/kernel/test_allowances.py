@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from sublet.domain.actions import MakePlan, SetTimer, StopJob, TellUser
-from sublet.domain.budget import Budget, Limit
+from sublet.domain.budget import ORG, Budget, Holder, Level, Limit, Period
 from sublet.domain.events import (
     BudgetChanged,
     JobFinished,
@@ -20,13 +20,11 @@ from sublet.domain.events import (
 )
 from sublet.domain.money import Money, Price, microseconds
 from sublet.domain.plan import Phase, Plan
-from sublet.domain.purses import ORG, Holder, Level, Period
 from sublet.domain.shape import Shape
 from sublet.domain.timers import CheckPurse, PeriodOver
 from sublet.errors import InvalidValue, UnexpectedEvent
 from sublet.kernel.following import Follower
-from sublet.kernel.journal import replay
-from sublet.kernel.replayer import steps_from
+from sublet.kernel.journal import replay, steps_from
 from sublet.kernel.snapshots import kernel_from_snapshot
 from sublet.policies.fifo import Fifo
 from sublet.sim.simulator import Cloud, simulate
@@ -71,7 +69,7 @@ def of(user, team, job_id, **fields):
 
 
 def spent(driver, holder):
-    return Money(driver.kernel.purses.spent(holder, microseconds(driver.now_s)))
+    return Money(driver.kernel.budgets.spent(holder, microseconds(driver.now_s)))
 
 
 def ring(driver, *timers):
@@ -186,7 +184,7 @@ def test_a_job_has_a_purse_of_its_own_that_ends_with_it():
     assert driver.kernel.jobs["b"].phase is Phase.RUNNING
     driver.tell(JobFinished(driver.now_s, "b"))
     driver.tell(JobFinished(driver.now_s, "a"))
-    assert OWN not in driver.kernel.purses.allowed
+    assert OWN not in driver.kernel.budgets.allowed
 
 
 @pytest.mark.parametrize("holder", [VISION, ANN])
@@ -200,7 +198,7 @@ def test_all_jobs_of_a_purse_that_is_spent_leave(holder):
     assert {state.phase for state in driver.kernel.jobs.values()} == {Phase.STOPPING}
     driver.tell(TimerFired(5000.0, CheckPurse()))
     assert spent(driver, holder).usd == pytest.approx(4.4, abs=1e-6)
-    assert driver.kernel.purses.allowed[holder].spent
+    assert driver.kernel.budgets.allowed[holder].spent
 
 
 def test_nothing_is_rented_for_a_purse_that_is_spent_whatever_a_plan_says():
@@ -245,7 +243,7 @@ def test_a_jobs_own_purse_shows_it_where_it_can_be_left_for_that():
     assert seen() == [((), 4)]
     driver.tell(purse(OWN, "0.0149"))
     assert seen() == []
-    assert driver.kernel.purses.held_by(driver.kernel.jobs["a"].job, 0.0) == OWN
+    assert driver.kernel.budgets.held_by(driver.kernel.jobs["a"].job, 0.0) == OWN
     driver.tell(purse(OWN, "0.015"))
     assert seen() == [(("p",), 3)]
 
@@ -311,7 +309,7 @@ def test_what_is_spent_before_midnight_is_of_the_old_day_however_late_the_news()
     driver.submit(of("ann", "vision", "a", gpus=4))
     driver.settle(Fifo())
     driver.tell(PriceChanged(12 * 3600.0 + 1000.0, "o", Price(0)))
-    assert Money(driver.kernel.purses.allowed[VISION].opening) == usd("43.2")
+    assert Money(driver.kernel.budgets.allowed[VISION].opening) == usd("43.2")
     assert spent(driver, VISION) == usd("44.2")
 
 
@@ -319,7 +317,7 @@ def test_who_was_away_for_months_begins_with_the_month_that_it_is():
     driver = town(purse(VISION, 100, Period.MONTH))
     driver.tell(TimerFired((12 + 40 * 24) * 3600.0, CheckPurse()))
     january = int(datetime(2027, 2, 1, tzinfo=UTC).timestamp())
-    assert driver.kernel.purses.allowed[VISION].ends == january
+    assert driver.kernel.budgets.allowed[VISION].ends == january
 
 
 def test_another_amount_for_the_same_period_keeps_what_was_spent_in_it():
@@ -327,9 +325,9 @@ def test_another_amount_for_the_same_period_keeps_what_was_spent_in_it():
     driver.submit(of("ann", "vision", "a", gpus=4))
     driver.settle(Fifo())
     driver.tell(purse(VISION, 20, Period.MONTH, at_s=5000.0))
-    assert Money(driver.kernel.purses.left(VISION, microseconds(5000.0))) == usd(15)
+    assert Money(driver.kernel.budgets.left(VISION, microseconds(5000.0))) == usd(15)
     driver.tell(purse(VISION, 20, Period.WEEK, at_s=5000.0))  # from now on by weeks
-    assert Money(driver.kernel.purses.left(VISION, microseconds(5000.0))) == usd(20)
+    assert Money(driver.kernel.budgets.left(VISION, microseconds(5000.0))) == usd(20)
 
 
 def test_news_that_cannot_be_does_not_begin_a_period():
@@ -392,7 +390,7 @@ def a_life():
 def test_a_life_with_purses_replays_and_rests_the_same():
     driver = a_life()
     facts = driver.kernel.facts()
-    assert replay(driver.journal).purses.facts() == driver.kernel.purses.facts()
+    assert replay(driver.journal).budgets.facts() == driver.kernel.budgets.facts()
     again = kernel_from_snapshot(json.loads(json.dumps(facts)))
     assert again.facts() == facts
     event = JobSubmitted(driver.now_s, a_job("c"))
@@ -402,7 +400,7 @@ def test_a_life_with_purses_replays_and_rests_the_same():
 def test_a_snapshot_from_before_there_were_purses_has_none():
     facts = json.loads(json.dumps(town().kernel.facts()))
     del facts["tenancy"]["purses"], facts["period_s"]
-    assert not kernel_from_snapshot(facts).purses.allowed
+    assert not kernel_from_snapshot(facts).budgets.allowed
 
 
 def test_a_life_of_another_version_is_followed_with_its_purses():
@@ -411,21 +409,21 @@ def test_a_life_of_another_version_is_followed_with_its_purses():
     for step in steps_from(driver.journal[1:], source="life", first=2):
         follower.follow(step.event, step.orders)
     now_us = microseconds(driver.now_s)
-    assert follower.purses.spent(VISION, now_us) == driver.kernel.purses.spent(VISION, now_us)
+    assert follower.budgets.spent(VISION, now_us) == driver.kernel.budgets.spent(VISION, now_us)
 
 
 def test_why_a_job_waits_is_known_by_the_purse_that_holds_it_and_policies_do_not_see_it():
     driver = town(purse(VISION, 100), purse(ANN, 0))
     driver.submit(of("ann", "vision", "a", gpus=4), of("bob", "vision", "b", gpus=4))
     kernel = driver.kernel
-    assert kernel.purses.held_by(kernel.jobs["a"].job, 0.0) == ANN
-    assert kernel.purses.held_by(kernel.jobs["b"].job, 0.0) is None
+    assert kernel.budgets.held_by(kernel.jobs["a"].job, 0.0) == ANN
+    assert kernel.budgets.held_by(kernel.jobs["b"].job, 0.0) is None
     assert [state.job.id for state in kernel.snapshot().waiting.by(lambda state: state.seq)] == ["b"]
     assert [state.job.id for state in kernel.snapshot(frozen=True).waiting.by(lambda state: state.seq)] == ["b"]
 
 
 def test_a_purse_of_less_than_nothing_is_refused():
-    with pytest.raises(InvalidValue, match="purse of team vision"):
+    with pytest.raises(InvalidValue, match="budget of team vision"):
         purse(VISION, "-1")
 
 
@@ -433,5 +431,5 @@ def test_nothing_is_counted_and_no_timer_set_where_nobody_has_a_purse():
     driver = town()
     driver.submit(of("ann", "vision", "a", gpus=4))
     driver.settle(Fifo())
-    assert not driver.kernel.purses.shares.counts
+    assert not driver.kernel.budgets.shares.counts
     assert not any(isinstance(order, SetTimer) for order in driver.last)

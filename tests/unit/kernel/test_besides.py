@@ -17,7 +17,7 @@ from sublet.kernel.cluster import Cluster
 from sublet.kernel.journal import header_line, line_from, replay
 from sublet.kernel.kernel import Kernel
 from sublet.kernel.ledger import Ledger
-from sublet.kernel.purse import BESIDES_S, Purse, begin_to_end
+from sublet.kernel.total import BESIDES_S, TotalBudget, begin_to_end
 from sublet.policies.fifo import Fifo
 from sublet.sim.simulator import Cloud, simulate
 from sublet.sim.world import Physics
@@ -102,7 +102,7 @@ def test_nodes_and_what_is_paid_besides_them_do_not_overspend_a_purse(nodes):
 def test_what_is_kept_back_lasts_until_the_slowest_node_can_be_gone_and_then_to_end_the_rest():
     slow = an_offer("slow", wind_down_s=100.0)
     cluster = Cluster()
-    purse = Purse(Budget(purse=usd("5"), besides=ANCHOR), cluster, Ledger([OFFER, slow]))
+    purse = TotalBudget(Budget(purse=usd("5"), besides=ANCHOR), cluster, Ledger([OFFER, slow]))
     for name, offer in (("n1", OFFER), ("n2", slow)):
         cluster.add(name, offer)
     nodes = OFFER.reserve.grains + slow.reserve.grains

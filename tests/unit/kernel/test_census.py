@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sublet.domain.demand import Demand, kind_of
-from sublet.domain.ended import KEPT, Ended
+from sublet.domain.demand import KEPT, Demand, Ended, kind_of
 from sublet.domain.events import JobCancelled, JobFailed, JobFinished
 from sublet.kernel.census import Census
 from sublet.kernel.snapshots import kernel_from_snapshot

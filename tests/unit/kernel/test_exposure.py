@@ -11,8 +11,8 @@ from sublet.domain.events import JobSubmitted, NodeLost, NodeNoticed, NodeReady,
 from sublet.domain.offer import Market
 from sublet.domain.plan import Plan
 from sublet.kernel.cluster import NodePhase
-from sublet.kernel.exposure import FORGOTTEN_S, Exposure
 from sublet.kernel.kernel import Kernel
+from sublet.kernel.market_memory import FORGOTTEN_S, Exposure
 from sublet.perf.preemption.reclaims import believe_reclaims
 from sublet.testing.values import a_job, an_offer
 

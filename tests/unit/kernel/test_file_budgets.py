@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 from sublet.domain.actions import StopJob, TellUser
-from sublet.domain.budget import Limit
+from sublet.domain.budget import Holder, Level, Limit
 from sublet.domain.events import JobChanged, JobFinished, JobStopped, NodeLost, PurseSet, TimerFired
 from sublet.domain.money import Money, microseconds
 from sublet.domain.plan import Phase
-from sublet.domain.purses import Holder, Level
 from sublet.domain.timers import CheckPurse
 from sublet.errors import InvalidValue
 from sublet.kernel.journal import replay
@@ -41,7 +40,7 @@ def town(*purses):
 
 
 def spent(driver, holder=FILE):
-    return Money(driver.kernel.purses.spent(holder, microseconds(driver.now_s)))
+    return Money(driver.kernel.budgets.spent(holder, microseconds(driver.now_s)))
 
 
 def usd(driver, holder=FILE):
@@ -72,7 +71,7 @@ def test_a_job_runs_to_the_last_cent_and_is_told_to_go():
 def test_however_little_it_is_the_job_starts():
     driver = town(purse(FILE, "0.001"))
     assert driver.kernel.jobs["a"].phase is Phase.RUNNING
-    assert driver.kernel.purses.left(FILE, 0) == Money.from_usd("0.001").grains
+    assert driver.kernel.budgets.left(FILE, 0) == Money.from_usd("0.001").grains
 
 
 @pytest.mark.parametrize("late_s", [0.01, 5.0, 3600.0])
@@ -103,7 +102,7 @@ def test_with_more_it_goes_on():
     driver.tell(JobStopped(1001.0, "a", stop.generation, 1.0))
     driver.settle(Fifo())
     kernel = driver.kernel
-    assert kernel.purses.held_by(JOB, driver.now_s) == FILE
+    assert kernel.budgets.held_by(JOB, driver.now_s) == FILE
     assert len(kernel.snapshot().waiting) == 0
     assert "next: sublet budget top-up --job a USD" in purse_reason(kernel, "a", driver.now_s)
     driver.tell(purse(FILE, 2, at_s=2000.0))
@@ -132,13 +131,13 @@ def test_a_node_that_was_gone_before_anybody_heard_of_it_is_paid_for_until_then(
 def test_it_ends_with_its_job():
     driver = town(purse(FILE, 10))
     driver.tell(JobFinished(10.0, "a"))
-    assert FILE not in driver.kernel.purses.allowed
+    assert FILE not in driver.kernel.budgets.allowed
 
 
 def test_a_life_with_one_replays_and_rests_the_same():
     driver = town(purse(FILE, 1))
     look(driver, 5000.0)
-    assert replay(driver.journal).purses.facts() == driver.kernel.purses.facts()
+    assert replay(driver.journal).budgets.facts() == driver.kernel.budgets.facts()
     assert kernel_from_snapshot(driver.kernel.facts()).facts() == driver.kernel.facts()
 
 

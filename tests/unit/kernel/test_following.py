@@ -14,7 +14,7 @@ from sublet.domain.actions import (
     StartJob,
     StopJob,
 )
-from sublet.domain.budget import UNLIMITED, Budget
+from sublet.domain.budget import UNLIMITED, Budget, Holder, Level
 from sublet.domain.events import (
     BudgetChanged,
     JobResized,
@@ -27,7 +27,6 @@ from sublet.domain.events import (
 )
 from sublet.domain.money import Money
 from sublet.domain.plan import Phase, Plan
-from sublet.domain.purses import Holder, Level
 from sublet.domain.shape import Shape
 from sublet.kernel.cluster import NodePhase
 from sublet.kernel.following import Follower

@@ -11,7 +11,7 @@ from sublet.domain.offer import Market
 from sublet.domain.plan import JobState, Phase
 from sublet.domain.shape import Shape
 from sublet.kernel.cluster import NodePhase
-from sublet.kernel.exchange import half_way, owed
+from sublet.kernel.placing import half_way, owed
 from sublet.kernel.supply import Supply
 from sublet.testing.values import a_job, an_offer
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from sublet.domain.actions import MakePlan, RefusePlan, ResizeJob, SetTimer, StartJob, StopJob, TellUser
-from sublet.domain.budget import UNLIMITED, Budget, Limit
+from sublet.domain.budget import ORG, UNLIMITED, Budget, Holder, Level, Limit, Period
 from sublet.domain.events import (
     AvailabilityChanged,
     BudgetChanged,
@@ -44,7 +44,6 @@ from sublet.domain.events import (
 from sublet.domain.money import Money, Price
 from sublet.domain.offer import Market
 from sublet.domain.plan import Phase, Plan
-from sublet.domain.purses import ORG, Holder, Level, Period
 from sublet.domain.shape import Grid, Shape
 from sublet.domain.timers import PlanAgain, RetryOffer
 from sublet.errors import BadInput, InvariantBroken, SubletError
@@ -55,8 +54,8 @@ from sublet.kernel.journal import (
     kind_from_header,
     line_from,
     replay,
+    steps_from,
 )
-from sublet.kernel.replayer import steps_from
 from sublet.policies.equal import Equal
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer

@@ -21,11 +21,10 @@ from sublet.domain.events import (
     PlanMade,
     ProgressReported,
 )
-from sublet.domain.plan import Phase, Plan
+from sublet.domain.plan import Phase, Plan, arrival
 from sublet.domain.shape import Shape
 from sublet.errors import UnexpectedEvent
 from sublet.perf.speedup import Linear
-from sublet.planning.ranking import arrival
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
 

@@ -22,13 +22,12 @@ from sublet.domain.events import (
     TimerFired,
 )
 from sublet.domain.money import Money, Price
-from sublet.domain.plan import Packing, Plan
+from sublet.domain.plan import Packing, Plan, arrival
 from sublet.domain.shape import Shape
 from sublet.domain.timers import PlanAgain
 from sublet.errors import InvalidValue, PlanRefused, UnexpectedEvent
 from sublet.kernel.kernel import Kernel
 from sublet.kernel.snapshots import kernel_from_snapshot
-from sublet.planning.ranking import arrival
 from sublet.policies.fifo import Fifo
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from sublet.domain.actions import StopJob
-from sublet.domain.budget import Limit
+from sublet.domain.budget import Holder, Level, Limit, Period
 from sublet.domain.events import (
     PurseSet,
     RentRefused,
@@ -15,7 +15,6 @@ from sublet.domain.events import (
 )
 from sublet.domain.money import Money, Price, microseconds
 from sublet.domain.plan import Phase
-from sublet.domain.purses import Holder, Level, Period
 from sublet.domain.timers import CheckPurse
 from sublet.errors import UnexpectedEvent
 from sublet.kernel.journal import replay
@@ -49,7 +48,7 @@ def look(driver, at_s):
 
 
 def spent(driver, holder=VISION):
-    return Money(driver.kernel.purses.spent(holder, microseconds(driver.now_s)))
+    return Money(driver.kernel.budgets.spent(holder, microseconds(driver.now_s)))
 
 
 def usd(driver, holder=VISION):
@@ -84,12 +83,12 @@ def test_what_a_job_was_not_charged_it_does_not_owe_with_a_larger_purse():
     driver = town(purse(OWN, 1))
     driver.tell(purse(OWN, 2, at_s=5000.0))
     assert driver.kernel.jobs["a"].phase is Phase.RUNNING
-    charged = driver.kernel.purses.allowed[OWN].opening
+    charged = driver.kernel.budgets.allowed[OWN].opening
     assert Money(charged) == Money.from_usd(4)  # the organisation's
     look(driver, 5100.0)
-    assert Money(driver.kernel.purses.spent(OWN, microseconds(5100.0)) - charged) == Money.from_usd("1.1")
+    assert Money(driver.kernel.budgets.spent(OWN, microseconds(5100.0)) - charged) == Money.from_usd("1.1")
     driver.tell(purse(OWN, 3, at_s=5200.0))  # in time: nothing more is free
-    assert driver.kernel.purses.allowed[OWN].opening == charged
+    assert driver.kernel.budgets.allowed[OWN].opening == charged
 
 
 def test_a_purse_at_whose_end_nobody_was_there_is_topped_up_and_the_job_goes_on():
@@ -105,7 +104,7 @@ def test_a_day_that_was_over_meanwhile_has_its_own_money():
     day_s = 12 * 3600.0
     look(driver, day_s + 500.0)
     for holder in (VISION, OWN):
-        assert Money(driver.kernel.purses.allowed[holder].opening) == Money.from_usd("43.2")  # until midnight
+        assert Money(driver.kernel.budgets.allowed[holder].opening) == Money.from_usd("43.2")  # until midnight
         assert usd(driver, holder) == 43.2 + 0.5
     assert driver.kernel.jobs["a"].phase is Phase.RUNNING  # there is money again
 
@@ -122,4 +121,4 @@ def test_a_late_life_replays_the_same():
     driver = town(purse(OWN, 1), purse(ANN, 1, Period.DAY))
     look(driver, 5000.0)
     driver.settle(Fifo())
-    assert replay(driver.journal).purses.facts() == driver.kernel.purses.facts()
+    assert replay(driver.journal).budgets.facts() == driver.kernel.budgets.facts()

@@ -6,12 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from sublet.domain.budget import UNLIMITED
+from sublet.domain.budget import ORG, UNLIMITED, Holder, Level, Period
 from sublet.domain.events import BudgetChanged, PurseSet
 from sublet.domain.money import Money
 from sublet.domain.offer import Market
 from sublet.domain.plan import Phase, Plan
-from sublet.domain.purses import ORG, Holder, Level, Period
 from sublet.domain.shape import Grid, Shape
 from sublet.errors import InvariantBroken
 from sublet.kernel.cluster import NodePhase
@@ -208,14 +207,14 @@ def paid():
 
 
 def test_every_job_pays_for_what_it_holds(paid):
-    (share,) = paid.purses.shares.open["a"].values()
+    (share,) = paid.budgets.shares.open["a"].values()
     share.gpus = 3
     assert broken(paid) == "a job pays for what it holds"
 
 
 def test_whoever_is_paid_from_a_purse_that_is_spent_leaves(paid):
     """Nothing is spent yet."""
-    tree = paid.purses
+    tree = paid.budgets
     tree.allowed[VISION] = replace(tree.allowed[VISION], amount=Money(0))
     assert broken(paid) is None
     tree.allowed[VISION] = replace(tree.allowed[VISION], opening=-1)
@@ -225,13 +224,13 @@ def test_whoever_is_paid_from_a_purse_that_is_spent_leaves(paid):
 
 
 def test_the_purse_of_all_answers_for_itself(paid):
-    paid.purses.allowed[ORG] = replace(paid.purses.allowed[ORG], opening=-(10**18))
+    paid.budgets.allowed[ORG] = replace(paid.budgets.allowed[ORG], opening=-(10**18))
     assert broken(paid) is None
 
 
 @pytest.mark.parametrize("holder", [VISION, ORG])
 def test_a_period_that_is_over_has_ended(paid, holder):
-    tree = paid.purses
+    tree = paid.budgets
     tree.allowed[holder] = replace(tree.allowed[holder], ends=1_000_001)
     assert broken(paid) is None
     tree.allowed[holder] = replace(tree.allowed[holder], ends=1_000_000)

@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from sublet.domain.budget import Limit
+from sublet.domain.budget import ORG, Holder, Level, Limit, Period
 from sublet.domain.events import PurseSet, TimerFired
 from sublet.domain.money import Money, Price, microseconds
-from sublet.domain.purses import ORG, Holder, Level, Period
 from sublet.domain.timers import CheckPurse
 from sublet.kernel.allowances import Allowance
 from sublet.policies.fifo import Fifo
@@ -37,12 +36,12 @@ def town(amount, period=Period.DAY, holder=VISION):
 
 
 def allowance(driver):
-    return driver.kernel.purses.allowed[VISION]
+    return driver.kernel.budgets.allowed[VISION]
 
 
 @pytest.mark.parametrize(("holder", "kept"), [(VISION, 0.0), (OWN, 0.25)])
 def test_of_a_purse_that_is_left_which_is_not_spent_and_of_a_jobs_own_not_kept_back_to_leave(holder, kept):
-    tree = town(50, holder=holder).kernel.purses
+    tree = town(50, holder=holder).kernel.budgets
     assert usd(tree.left(holder, microseconds(HOUR_S))) == 50.0 - 1.0 - kept
     assert usd(tree.reserved(holder, microseconds(HOUR_S))) == kept
 
@@ -54,7 +53,7 @@ def test_a_purse_is_bound_to_its_limit_or_to_what_was_spent_when_it_was_set(amou
 
 def test_with_a_new_period_it_counts_from_what_was_spent_until_then_and_may_spend_again():
     """After twelve hours a day begins."""
-    tree = town(50).kernel.purses
+    tree = town(50).kernel.budgets
     old = tree.allowed[VISION] = replace(tree.allowed[VISION], spent=True)
     before = tree.now()
     tree.roll(12 * HOUR_S)
@@ -70,7 +69,7 @@ def test_with_a_new_period_it_counts_from_what_was_spent_until_then_and_may_spen
 
 def test_several_periods_may_have_passed_and_the_last_of_them_counts():
     driver = town(50)
-    tree = driver.kernel.purses
+    tree = driver.kernel.budgets
     driver.tell(TimerFired(40 * HOUR_S, CheckPurse()))
     assert (usd(tree.allowed[VISION].opening), tree.allowed[VISION].ends_s) == (36.0, 60 * HOUR_S)
 
@@ -85,7 +84,7 @@ def test_another_amount_in_the_same_period_leaves_spent_what_is_spent():
     driver.tell(PurseSet(5 * HOUR_S, VISION, Money.from_usd(60), None, NOON + 5 * HOUR_S))
     assert (usd(allowance(driver).opening), usd(allowance(driver).limit)) == (0.0, 60.0)
     driver.tell(PurseSet(6 * HOUR_S, VISION, None, None, NOON + 6 * HOUR_S))
-    assert VISION not in driver.kernel.purses.allowed
+    assert VISION not in driver.kernel.budgets.allowed
 
 
 def test_a_purse_without_a_period_has_no_end():
@@ -93,9 +92,9 @@ def test_a_purse_without_a_period_has_no_end():
     assert (usd(plain.limit), plain.ends_s) == (5.0, None)
     assert Allowance(amount=Money(), ends=100, unix_0_s=40.0).ends_s == 60.0
     driver = town(50, period=None)
-    assert driver.kernel.purses.next_end_s() is None
-    before = dict(driver.kernel.purses.allowed)
-    driver.kernel.purses.roll(1e9)
-    assert driver.kernel.purses.allowed == before
+    assert driver.kernel.budgets.next_end_s() is None
+    before = dict(driver.kernel.budgets.allowed)
+    driver.kernel.budgets.roll(1e9)
+    assert driver.kernel.budgets.allowed == before
     driver.tell(PurseSet(2 * HOUR_S, ORG, Money.from_usd(70), None, NOON))
     assert driver.kernel.supply.budget.purse == Money.from_usd(70)

@@ -6,7 +6,7 @@ from sublet.domain.actions import ResizeJob
 from sublet.domain.offer import Market
 from sublet.domain.plan import JobState, Phase, Plan
 from sublet.domain.shape import Grid, Shape
-from sublet.kernel.survivors import shape_of_survivors
+from sublet.kernel.changing import shape_of_survivors
 from sublet.perf.speedup import Linear
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from sublet.domain.budget import Holder, Level
 from sublet.domain.money import Price
 from sublet.domain.plan import JobState, Phase
-from sublet.domain.purses import Holder, Level
 from sublet.kernel.cluster import Cluster
 from sublet.kernel.ledger import Ledger
 from sublet.kernel.shares import Share, Shares, ending_grains, payers

@@ -16,8 +16,7 @@ from sublet.errors import BadInput, InvalidValue, InvariantBroken
 from sublet.kernel.cluster import Cluster
 from sublet.kernel.following import Follower
 from sublet.kernel.invariants import check
-from sublet.kernel.journal import kind_from_header, replay
-from sublet.kernel.replayer import steps_from
+from sublet.kernel.journal import kind_from_header, replay, steps_from
 from sublet.kernel.snapshots import kernel_from_snapshot
 from sublet.policies.equal import Equal
 from sublet.testing.driver import Driver

@@ -11,11 +11,10 @@ import pytest
 from sublet.domain.offer import Market
 from sublet.domain.plan import JobState, Phase
 from sublet.domain.shape import Grid, Shape
-from sublet.kernel.blocks import find_blocks, is_in_blocks
+from sublet.kernel.changing import is_spare_of, pays, shape_of_survivors, without_spares
 from sublet.kernel.cluster import Cluster, NodePhase
 from sublet.kernel.placements import Placements
-from sublet.kernel.spares import is_spare_of, without_spares
-from sublet.kernel.survivors import pays, shape_of_survivors
+from sublet.kernel.placing import find_blocks, is_in_blocks
 from sublet.perf.gridded import Gridded
 from sublet.perf.grids import spot_job
 from sublet.perf.migration import Layers, LinearCosts

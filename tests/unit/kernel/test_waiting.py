@@ -7,9 +7,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sublet.domain.plan import JobState
+from sublet.domain.plan import JobState, arrival
 from sublet.kernel.waiting import Waiting
-from sublet.planning.ranking import arrival
 from sublet.testing.values import a_job
 
 

@@ -12,9 +12,9 @@ from sublet.domain.plan import JobState, Phase
 from sublet.domain.shape import Grid, Shape
 from sublet.kernel.changing import as_ordered, trains_on, with_gpus
 from sublet.kernel.cluster import NodePhase
-from sublet.kernel.lines import Lines
 from sublet.kernel.supply import Supply, foresee, let_go
 from sublet.kernel.values_json import Unrecorded
+from sublet.kernel.waiting import Lines
 from sublet.perf.speedup import Table
 from sublet.testing.values import a_job, an_offer
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from sublet.errors import BadInput
-from sublet.market.gpus import load_gpus, read_gpus
+from sublet.market.catalogue import load_gpus, read_gpus
 
 HEAD = "gpu,vendor,mem_gib,fp32_tflops,tf32_tflops,fp16_tflops,bf16_tflops,mem_bw_gbps,nvlink_gbps,pcie_gbps"
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sublet.market.reclaim import choose_lost, draw_excess
+from sublet.market.replay import choose_lost, draw_excess
 
 NODES = [f"n{number}" for number in range(8)]
 ends = st.dictionaries(st.sampled_from(NODES), st.sampled_from([10.0, 20.0, 30.0]))

@@ -9,9 +9,8 @@ import pytest
 from sublet import data
 from sublet.errors import BadInput, InvalidValue, MissingData, UnknownName
 from sublet.market.hazard import poisson_interval, trace_hazard
-from sublet.market.polarity import check_polarity
 from sublet.market.spot import Change, inverted, read_trace
-from sublet.market.traces import TRACES, load_trace
+from sublet.market.traces import TRACES, check_polarity, load_trace
 
 BUNDLED = [name for name, facts in TRACES.items() if facts.bundled]
 NAMED = [pytest.param(name, marks=() if name in BUNDLED else pytest.mark.outside_data) for name in TRACES]

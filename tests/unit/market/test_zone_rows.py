@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from sublet.errors import BadInput, MissingData
-from sublet.market.polarity import check_polarity, presumed
 from sublet.market.spot import read_trace
 from sublet.market.steps import Steps
-from sublet.market.traces import TRACES, load_trace
+from sublet.market.traces import TRACES, check_polarity, load_trace, presumed
 
 READ = {"polarity": "availability"}
 

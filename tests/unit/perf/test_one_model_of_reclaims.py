@@ -19,7 +19,7 @@ from sublet.domain.money import Price as Rent
 from sublet.domain.offer import Market, Offer
 from sublet.domain.plan import JobState
 from sublet.domain.shape import Shape, packed
-from sublet.market.gpus import load_gpus
+from sublet.market.catalogue import load_gpus
 from sublet.perf.preemption import Reclaims, believe_reclaims, read_reclaims, shapes_kept, spot_speed, toll_of
 from sublet.perf.speedup import Linear
 from sublet.policies.price.policy import Price

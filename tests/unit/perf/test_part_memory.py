@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sublet.domain.cut import even_ends
+from sublet.domain.seats import even_ends
 from sublet.perf.part_memory import PartMemory
 
 BLOCKS = (10,) * 12  # bytes of weights and moments

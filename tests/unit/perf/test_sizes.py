@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sublet.domain.ended import Ended, Needed
+from sublet.domain.demand import Ended, Needed
 from sublet.domain.plan import JobState
 from sublet.perf.sizes import OUTLIVED, Had, gpu_rate_of, had_by, left_by_all_h, left_by_group_h
 from sublet.testing.values import a_job

@@ -104,7 +104,7 @@ def test_owned_nodes_are_counted_as_long_as_the_purse_pays_for_them():
 
 
 def test_what_is_held_has_its_reserve_and_takes_no_other():
-    """The purse pays for three nodes: of those that are held none goes, and there are as many more as are lacking."""
+    """The budget pays for three nodes: of those that are held none goes, and there are as many more as are lacking."""
     dear = replace(DEAR, wind_down_s=60.0)
     for held in (0, 1, 2):
         purse = Kernel([dear, OTHER], budget=Budget(purse=Money(dear.reserve.grains * 3)))

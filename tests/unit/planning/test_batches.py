@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from sublet.domain.shape import Shape
-from sublet.planning.batches import batch_for
+from sublet.planning.widths import batch_for
 
 POOL = SimpleNamespace(gpu="T4", gpus_per_node=4)
 

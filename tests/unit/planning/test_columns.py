@@ -281,5 +281,6 @@ def test_a_shape_is_beaten_only_by_one_that_is_no_slower_in_any_phase(later, bea
         rate_EC=np.array([[1.0, 1.0], later]),
         boot_s_C=np.array([90.0, 90.0]),
         doubt_C=np.zeros(2),
+        pace_C=np.zeros(2),
     )
     assert _dominated(columns, both()).tolist() == [False, beaten]

@@ -9,10 +9,9 @@ import pytest
 from sublet.domain.budget import UNLIMITED, Budget, Limit
 from sublet.domain.money import Price
 from sublet.domain.offer import Market
-from sublet.domain.plan import Plan
+from sublet.domain.plan import Plan, arrival
 from sublet.domain.shape import Shape
 from sublet.planning.draft import Draft
-from sublet.planning.ranking import arrival
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
 

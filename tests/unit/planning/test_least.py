@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from sublet.domain.budget import Budget
 from sublet.domain.money import Price
 from sublet.domain.offer import Market
-from sublet.planning.least import obtainable_with_least
 from sublet.planning.terms import Terms
+from sublet.policies.price.congestion import obtainable_with_least
 from sublet.testing.driver import Driver
 from sublet.testing.values import an_offer
 

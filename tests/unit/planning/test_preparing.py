@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sublet.domain.shape import Grid
-from sublet.planning.preparing import kept_ahead
+from sublet.planning.seating import kept_ahead
 from tests.rigs.sizes import examples
 
 

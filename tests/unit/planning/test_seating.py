@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sublet.domain.cut import even_ends
+from sublet.domain.seats import even_ends
 from sublet.domain.shape import Grid
 from sublet.errors import InvalidValue
 from sublet.planning.seating import Seats, overlaps, seats

@@ -14,9 +14,8 @@ from sublet.domain.shape import Shape
 from sublet.perf.learned import MEASURED_DOUBT, Learned, Measured
 from sublet.perf.preemption import NO_RECLAIMS
 from sublet.planning.menu import menu_of
-from sublet.planning.options import _doubt, options_of
+from sublet.planning.options import LEARNS_H, _doubt, options_of, trial_costs
 from sublet.planning.terms import Site
-from sublet.planning.trials import LEARNS_H, trial_costs
 from sublet.testing.values import a_job
 
 KNOWN = MEASURED_DOUBT

@@ -10,7 +10,7 @@ from sublet.perf.speedup import Amdahl
 from sublet.planning.terms import Terms
 from sublet.planning.value_of_time import TimePrice, ValueOfTime
 from sublet.policies.price.decision import Decision
-from sublet.policies.price.plan import priced_plan
+from sublet.policies.price.policy import priced_plan
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
 
@@ -22,7 +22,7 @@ def weighed(offers, *, jobs, **facts):
     driver = Driver(offers, **facts)
     driver.submit(*(a_job(f"j{n}", work=36_000.0, max_gpus=8, speed=Amdahl(parallel=0.9)) for n in range(jobs)))
     terms = Terms.from_snapshot(driver.kernel.snapshot())
-    plan = priced_plan(Decision.read(terms, ValueOfTime(TimePrice(HOUR_USD, 0.5)), review_s=60.0))
+    plan = priced_plan(Decision.read(terms, ValueOfTime(TimePrice(HOUR_USD, 0.5)).over, review_s=60.0))
     return plan, plan.weighed
 
 

@@ -14,8 +14,7 @@ from sublet.market.losses import LossesAhead
 from sublet.perf.gridded import Gridded, LivePauses
 from sublet.perf.grids import spot_job
 from sublet.perf.migration import Layers, LinearCosts
-from sublet.planning.capacity_seen import capacity_by_tick, capacity_changes
-from sublet.planning.lookahead import Step, steps_ahead
+from sublet.planning.lookahead import Step, capacity_by_tick, capacity_changes, steps_ahead
 from sublet.planning.objective import Objective, SpotPrices
 from sublet.policies.fastest import Fastest
 from sublet.policies.liveput.policy import Liveput

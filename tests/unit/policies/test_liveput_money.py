@@ -14,8 +14,7 @@ from sublet.errors import InvalidValue
 from sublet.perf.gridded import Gridded, LivePauses
 from sublet.perf.grids import spot_job
 from sublet.perf.migration import Layers, LinearCosts
-from sublet.policies.liveput.look import booted
-from sublet.policies.liveput.policy import Liveput
+from sublet.policies.liveput.policy import Liveput, booted
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from sublet.domain.events import AvailabilityChanged
+from sublet.domain.plan import arrival
 from sublet.perf.speedup import Table
-from sublet.planning.ranking import arrival
 from sublet.policies.equal import Equal
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer

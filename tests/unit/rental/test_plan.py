@@ -14,8 +14,7 @@ from sublet.domain.money import Price
 from sublet.domain.offer import Market, Offer
 from sublet.errors import Infeasible, InvalidValue, MissingData, UnknownName
 from sublet.perf.speedup import Amdahl, PowerLaw
-from sublet.rental.held import held_from
-from sublet.rental.plan import rental_plan
+from sublet.rental.plan import held_from, rental_plan
 from sublet.rental.shapes import classes_from_jobs, shapes_of
 from sublet_lab.studies.boa.kinds import ROWS, measured_mix, offers_of
 

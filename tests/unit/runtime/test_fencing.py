@@ -12,10 +12,10 @@ import pytest
 
 from sublet.errors import BadInput, InvalidValue, StaleController
 from sublet.runtime.controller_api.assemble import controller_from
-from sublet.runtime.engines.sockets import private_socket, refuse_taken
+from sublet.runtime.engines.server import private_socket, refuse_taken
 from sublet.runtime.settings import Settings
 from sublet.runtime.store import MetaKey, Store
-from sublet.testing.memory_cloud import api_over
+from sublet_lab.memory_cloud import api_over
 from tests.rigs.story import Story, a_spec, adds_up, phase, trained, until
 
 pytestmark = pytest.mark.usefixtures("virtual_time")

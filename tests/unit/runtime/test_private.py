@@ -16,9 +16,9 @@ from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.private import private_folder
 from sublet.runtime.providers.aws.records import InstanceRecords
 from sublet.runtime.store import Store
-from sublet.testing.memory_cloud import MemoryCloud, api_over, one_gpu_offer
 from sublet.train.checkpoint.checkpoints import Checkpoints
 from sublet.train.checkpoint.commit import Directory
+from sublet_lab.memory_cloud import MemoryCloud, api_over, one_gpu_offer
 
 
 def modes(folder):

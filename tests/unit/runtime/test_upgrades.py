@@ -20,9 +20,9 @@ from sublet.kernel.kernel import KERNEL_VERSION
 from sublet.runtime.archive import WholeLog
 from sublet.runtime.clock import Clock
 from sublet.runtime.store import Store
-from sublet.testing.memory_cloud import Node, api_over
 from sublet.wire.lines import from_line, to_line
 from sublet.wire.profile import Profile
+from sublet_lab.memory_cloud import Node, api_over
 from tests.rigs.kept_state import KINDS
 from tests.rigs.story import Story, adds_up, phase
 

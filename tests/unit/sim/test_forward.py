@@ -21,8 +21,7 @@ from sublet.market.prices import load_prices
 from sublet.market.traces import load_trace
 from sublet.perf.speedup import PowerLaw
 from sublet.sim.agenda import Tie
-from sublet.sim.forward import Moment, go_forward
-from sublet.sim.market_days import MarketDays
+from sublet.sim.forward import MarketDays, Moment, go_forward
 from sublet.sim.record import Recorder
 from sublet.sim.simulator import Driver
 from sublet.sim.world import Physics, World

@@ -16,8 +16,7 @@ from sublet.policies.fifo import Fifo
 from sublet.sim.simulator import Cloud, simulate
 from sublet.sim.workloads import DEFAULT_SPEEDUP, Workload, read_csv, workload_from_bytes, write_csv
 from sublet.sim.workloads.csvformat import csv_from_workload
-from sublet.sim.workloads.jobrows import LATEST_S
-from sublet.sim.workloads.profiled import sizing_of
+from sublet.sim.workloads.jobrows import LATEST_S, sizing_of
 from sublet.testing.values import an_offer
 
 HEADER = "job_id,submit_s,duration_s,gpus,model,batch_size,steps,group,gpu,deadline_s,klass"

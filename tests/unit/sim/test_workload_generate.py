@@ -11,8 +11,7 @@ from scipy import stats
 from sublet.errors import InvalidValue, SubletError, UnknownName
 from sublet.perf.speedup import Linear
 from sublet.sim.workloads import generate, load_workload
-from sublet.sim.workloads.arrivals import Bursty, Daily, Poisson
-from sublet.sim.workloads.sizes import Deterministic, Exponential, GpuMix, Lognormal, Pareto
+from sublet.sim.workloads.generate import Bursty, Daily, Deterministic, Exponential, GpuMix, Lognormal, Pareto, Poisson
 
 N = 20_000
 SIGMAS = 5.0

@@ -9,13 +9,11 @@ import pytest
 
 from sublet.errors import InvalidValue
 from sublet.solve import plan_book
-from sublet.solve.curves import Curve, alike
-from sublet.solve.hull import lower_left
-from sublet.solve.mip.moves import _most_loss
-from sublet.solve.mip.prices import lowest_bound
-from sublet.solve.mip.problem import Coupled
+from sublet.solve.curves import Curve, alike, lower_left
+from sublet.solve.mip.moves import _most_loss, allows, lowest_bound, total
 from sublet.solve.phases import Phases, best_plans
 from sublet.solve.plan_book import best_for_budget
+from tests.rigs.coupled import by_use
 
 
 def test_the_first_entry_below_nothing_is_named_and_not_what_is_nothing_or_little():
@@ -98,12 +96,12 @@ def test_no_more_choices_are_tried_than_asked_for_and_none_that_cannot_be_better
         rng = np.random.default_rng(seed)
         gain, use = rng.uniform(0.0, 9.0, (4, 5)), rng.integers(0, 4, (2, 4, 5))
         gain[:, 0], use[:, :, 0] = 0.0, 0
-        asked = Coupled.from_uses(gain, rng.integers(2, 8, 2).tolist(), use)
+        asked = by_use(gain, rng.integers(2, 8, 2).tolist(), use)
         proof = lowest_bound(asked.gain_JC, asked.use_RJC, asked.limit_R)
         losses = sorted(proof.losses().ravel().tolist())
-        known = [np.zeros(4, dtype=int), *(each for each in rng.integers(0, 5, (40, 4)) if asked.allows(each))]
-        best_J = max(known, key=asked.total)
-        better = proof.bound - asked.total(best_J)
+        known = [np.zeros(4, dtype=int), *(each for each in rng.integers(0, 5, (40, 4)) if allows(asked, each))]
+        best_J = max(known, key=lambda each, asked=asked: total(asked, each))
+        better = proof.bound - total(asked, best_J)
         for count in (0, 3, 9, 15, 16, 99):  # beside the best of each
             some = losses[4 + count] if 4 + count < len(losses) else math.inf
             assert _most_loss(asked, proof.losses(), proof, None, count) == (some, some == math.inf)

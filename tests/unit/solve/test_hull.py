@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sublet.errors import Infeasible, InvalidValue
-from sublet.solve.hull import lower_left
+from sublet.solve.curves import lower_left
 
 INF = math.inf
 

@@ -11,7 +11,7 @@ from sublet.errors import Infeasible, InvalidValue
 from sublet.solve.knapsack.greedy import is_concave
 from sublet.solve.knapsack.problem import Problem
 from sublet.solve.lookahead import Ahead
-from sublet.solve.mip.moves import best_moves
+from sublet.solve.mip.moves import _answer, allows, best_moves
 from sublet.solve.mip.problem import Coupled
 from sublet.solve.phases import Phases
 
@@ -106,7 +106,7 @@ def test_a_change_costs_and_to_start_is_none():
     assert asked.gain_JC.tolist() == [[-0.5, 2.0, 2.5], [0.0, 2.0, 3.0]]
     assert asked.changed_JC.tolist() == [[True, False, True], [False] * 3]
     assert asked.limit_R.tolist() == [9.0, 1.0]
-    found = asked.moves(np.array([2, 1]), price_R=np.zeros(2), bound=0.0, method="mip")
+    found = _answer(asked, np.array([2, 1]), price_R=np.zeros(2), bound=0.0, method="mip")
     assert (found.changes, found.total, found.bound, found.width_J.tolist()) == (1, 4.5, 4.5, [2, 1])
 
 
@@ -117,11 +117,11 @@ def test_without_pauses_who_holds_something_may_not_wait():
 
 def test_choices_are_allowed_up_to_the_limit_of_each_pool():
     asked = Coupled.from_tables([[0.0, 1.0, -INF]] * 2, [1, 2], sizes=[0, 1, 2], pools=[[0, 0, 0], [1, 1, 1]])
-    assert asked.allows(np.array([1, 1]))
-    assert not asked.allows(np.array([1, 2]))  # not allowed to the job
+    assert allows(asked, np.array([1, 1]))
+    assert not allows(asked, np.array([1, 2]))  # not allowed to the job
     both = Coupled.from_tables([[0.0, 1.0]] * 2, [1])
-    assert both.allows(np.array([0, 1]))
-    assert not both.allows(np.array([1, 1]))
+    assert allows(both, np.array([0, 1]))
+    assert not allows(both, np.array([1, 1]))
 
 
 @pytest.mark.parametrize(

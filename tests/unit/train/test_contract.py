@@ -76,6 +76,7 @@ def lbfgs() -> Any:
 
 REFUSED = {  # the beginning of a row -> what is to be refused
     "DistributedDataParallel": lambda: session(nn.DataParallel(network())),
+    "`fully_shard`": lambda: session(FSDPModule(2, 2)),
     "parameters that only": alien,
     "`LBFGS`": lbfgs,
     "a stream, or a dataset without": lambda: entered(session(dataset=Stream())),
@@ -112,7 +113,7 @@ class FSDPModule(nn.Linear):
 
 
 def test_a_model_that_is_sharded_by_torch_is_refused_wherever_it_is_in_the_model():
-    with pytest.raises(InvalidValue, match="the bare model"):
+    with pytest.raises(InvalidValue, match=r"the bare model.*train\.checkpointed"):
         session(nn.Sequential(nn.Linear(2, 2), FSDPModule(2, 2)))
     two = {"D": nn.Linear(2, 2), "G": FSDPModule(2, 2)}
     with pytest.raises(InvalidValue, match="the bare model"):

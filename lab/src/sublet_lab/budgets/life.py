@@ -17,12 +17,11 @@ from sublet import plugins
 from sublet.domain import actions as order
 from sublet.domain import events as news
 from sublet.domain.actions import Action
-from sublet.domain.budget import Budget, Limit
+from sublet.domain.budget import ORG, Budget, Holder, Level, Limit, Period
 from sublet.domain.job import Job
 from sublet.domain.money import Money, Price
 from sublet.domain.offer import Market, Offer
 from sublet.domain.plan import Plan, Policy
-from sublet.domain.purses import ORG, Holder, Level, Period
 from sublet.domain.timers import Timer, timer_to_text
 from sublet.errors import InvariantBroken
 from sublet.kernel.cluster import NodePhase
@@ -104,11 +103,11 @@ class _Life:
         """To the kernel, and to the twin."""
         driver = self.driver
         self.twin.before(event)
-        before = {holder: each.ends for holder, each in driver.kernel.purses.allowed.items()}
+        before = {holder: each.ends for holder, each in driver.kernel.budgets.allowed.items()}
         orders = driver.tell(event)
         self.course.late += self.twin.late_us > 0
         self.twin.after(event, orders)
-        after = driver.kernel.purses.allowed
+        after = driver.kernel.budgets.allowed
         self.course.events[type(event).__name__] += 1
         self.course.periods += sum(h in before and before[h] not in (None, each.ends) for h, each in after.items())
         self.course.turned_out += sum("has spent its" in o.text for o in orders if isinstance(o, order.TellUser))
@@ -125,7 +124,7 @@ class _Life:
         try:
             self.tell(news.BudgetChanged(0.0, self.driver.kernel.supply.budget))
             for _ in range(self.rng.randint(2, 6)):
-                self._set_a_purse(0.0)
+                self._set_a_budget(0.0)
             for _ in range(TURNS):
                 self._turn()
             self._again()
@@ -171,7 +170,7 @@ class _Life:
         if driver.open and rng.random() < ANSWERS:
             self._answer(rng.choice(driver.open), at_s)
             return
-        kinds = (self._submit, self._reprice, self._take_a_node, self._end_a_job, self._set_a_purse, self._plan_late)
+        kinds = (self._submit, self._reprice, self._take_a_node, self._end_a_job, self._set_a_budget, self._plan_late)
         rng.choices(kinds, WEIGHTS)[0](at_s)
 
     def _reprice(self, at_s: float) -> None:
@@ -256,7 +255,7 @@ class _Life:
             level = self.lags.choice([Level.JOB, Level.FILE])
             self.tell(news.PurseSet(at_s, Holder(level, job.id), amount, None, self.unix_s + at_s))
 
-    def _set_a_purse(self, now_s: float) -> None:
+    def _set_a_budget(self, now_s: float) -> None:
         rng = self.rng
         own = [Holder(Level.JOB, job_id) for job_id in self.driver.kernel.jobs]
         teams, users = ([Holder(Level.TEAM, t) for t in self.teams], [Holder(Level.USER, u) for u in self.users])

@@ -15,10 +15,10 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from sublet.domain.actions import Action, SetTimer, StopJob
+from sublet.domain.budget import ORG, Holder, Level, Period
 from sublet.domain.events import Event, PurseSet
 from sublet.domain.money import microseconds
 from sublet.domain.plan import Phase
-from sublet.domain.purses import ORG, Holder, Level, Period
 from sublet.domain.timers import CheckPurse
 from sublet.errors import InvariantBroken
 from sublet.kernel.kernel import Kernel
@@ -106,7 +106,7 @@ class Twin:
             self._hear(event)
         before, self._sits = self._sits, list(self._look()) if self._counts else []
         self.slack += sum(sit not in before for sit in self._sits)
-        for holder in self.set.keys() & self.kernel.purses.allowed.keys():  # not of a job that has ended
+        for holder in self.set.keys() & self.kernel.budgets.allowed.keys():  # not of a job that has ended
             self._keeps(holder, before)
 
     def _hear(self, event: PurseSet) -> None:
@@ -174,7 +174,7 @@ class Twin:
         said = self._said[holder]
         if said.period != self._day_name(holder):
             said = self._said[holder] = _Said(self._day_name(holder), Fraction(0), Fraction(0))
-        tree, near = self.kernel.purses, self.slack + len(self._sits) + 1
+        tree, near = self.kernel.budgets, self.slack + len(self._sits) + 1
         charged, amount = self._charged(holder, said), self._amount(holder)
         counted = tree.spent(holder, self._now_us) - tree.allowed[holder].opening
         if abs(charged - counted) > near:

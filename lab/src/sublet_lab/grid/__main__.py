@@ -12,7 +12,7 @@ from collections.abc import Iterable
 os.environ["CUDA_VISIBLE_DEVICES"] = ""  # a process that has used autograd for GPUs cannot be forked
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # of connections that end, which is what is tried here
 
-from sublet.runtime.agent.preload import import_all
+from sublet.runtime.agent.nursery import import_all
 from sublet_lab.grid.rows import Row, changes, checkpoints, grids, kill_points, random_kills, run, scripts
 
 

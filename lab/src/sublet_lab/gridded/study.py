@@ -21,13 +21,12 @@ from sublet.demo.grid.diaries import accounts, steps_per_s
 from sublet.demo.grid.moves import KINDS, RESTART, Move
 from sublet.demo.grid.run import GridJob, Lived, live
 from sublet.domain.job import Job
-from sublet.domain.plan import Phase, Plan, Policy, Snapshot
+from sublet.domain.plan import Phase, Plan, Policy, Snapshot, arrival
 from sublet.domain.shape import Grid, Shape
 from sublet.domain.units import SECONDS_PER_H
 from sublet.errors import Infeasible
 from sublet.perf.parcae import parcae_costs, parcae_rates
 from sublet.planning.draft import Draft
-from sublet.planning.ranking import arrival
 from sublet.policies.fastest import Fastest
 from sublet.policies.liveput.policy import Liveput
 from sublet.runtime.settings import Settings

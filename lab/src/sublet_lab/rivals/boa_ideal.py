@@ -8,7 +8,7 @@ from sublet.domain.plan import Plan, Snapshot
 from sublet.planning.terms import Terms
 from sublet.planning.value_of_time import ValueOfTime, constant_price
 from sublet.policies.price.decision import Decision
-from sublet.policies.price.plan import priced_plan
+from sublet.policies.price.policy import priced_plan
 
 __all__ = ["BoaIdeal"]
 
@@ -22,4 +22,4 @@ class BoaIdeal:
     def decide(self, snapshot: Snapshot) -> Plan:
         """The price for which the forecast spends the budget; what is really spent is never looked at."""
         terms = Terms.from_snapshot(snapshot)
-        return priced_plan(Decision.read(terms, ValueOfTime(constant_price(terms)), review_s=self.review_s))
+        return priced_plan(Decision.read(terms, ValueOfTime(constant_price(terms)).over, review_s=self.review_s))

@@ -5,9 +5,8 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass
 
-from sublet.domain.plan import JobState, Plan, Pool, Snapshot
+from sublet.domain.plan import JobState, Plan, Pool, Snapshot, arrival
 from sublet.planning.draft import Draft
-from sublet.planning.ranking import arrival
 from sublet.planning.widths import gain_steps, jobs_by_pool, worth_growing
 
 __all__ = ["MaxSpeedup"]

@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from sublet.domain.job import Job
-from sublet.domain.plan import JobState, Packing, Plan, Pool, Snapshot
+from sublet.domain.plan import JobState, Packing, Plan, Pool, Snapshot, arrival
 from sublet.domain.quantity import positive
 from sublet.domain.shape import packed
 from sublet.planning.draft import Draft
-from sublet.planning.ranking import arrival
 from sublet.planning.widths import jobs_by_pool
 
 __all__ = ["LeftS", "Optimus", "speed_left_s"]

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from sublet.domain.plan import Plan, Snapshot
+from sublet.domain.plan import Plan, Snapshot, arrival
 from sublet.domain.quantity import positive
 from sublet.errors import InvalidValue
 from sublet.planning.draft import Draft
-from sublet.planning.fitness import Discount, by_time_left, fittest_widths
-from sublet.planning.ranking import arrival
 from sublet.planning.widths import jobs_by_pool
+from sublet_lab.rivals.fitness import Discount, by_time_left, fittest_widths
 
 __all__ = ["Pollux"]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sublet.domain.plan import JobState, Plan, Snapshot
 from sublet.planning.draft import Draft
-from sublet.planning.ranking import RemainingTime, grant_in_order
+from sublet_lab.rivals.ranking import RemainingTime, grant_in_order
 
 __all__ = ["Srtf"]
 

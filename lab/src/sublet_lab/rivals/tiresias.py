@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from sublet.domain.plan import JobState, Packing, Plan, Snapshot
 from sublet.domain.quantity import at_least, positive
 from sublet.planning.draft import Draft
-from sublet.planning.ranking import TIRESIAS_THRESHOLD_GPU_S, TOLERANCE_GPU_S, grant_in_order
+from sublet_lab.rivals.ranking import TIRESIAS_THRESHOLD_GPU_S, TOLERANCE_GPU_S, grant_in_order
 
 __all__ = ["Tiresias"]
 

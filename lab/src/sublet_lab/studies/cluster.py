@@ -11,42 +11,33 @@ of a model are of different sizes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import fmean
 from typing import NamedTuple
 
 from sublet.domain.job import Job
-from sublet.domain.plan import Policy
 from sublet.domain.units import SECONDS_PER_H
 from sublet.errors import MissingData
 from sublet.perf.speedup import Amdahl
-from sublet.planning.fitness import by_age
 from sublet.planning.value_of_time import HURRY
-from sublet.policies.elastic_batch.policy import ElasticBatch
-from sublet.policies.equal import Equal
-from sublet.policies.fifo import Fifo
-from sublet.policies.mip.policy import Mip
-from sublet.policies.price.decision import WorkBelief
 from sublet.policies.price.policy import Price
-from sublet.policies.vacate_first import VacateFirst
-from sublet_lab.rivals.greedy.speed import GreedySpeed
-from sublet_lab.rivals.las import Las
-from sublet_lab.rivals.max_speedup import MaxSpeedup
-from sublet_lab.rivals.optimus import Optimus
-from sublet_lab.rivals.pollux import Pollux
-from sublet_lab.rivals.sia.policy import Sia
-from sublet_lab.rivals.srtf import Srtf
-from sublet_lab.rivals.tiresias import Tiresias
-from sublet_lab.sia_learned import Learned
 from sublet_lab.studies import pollux_oracle
-from sublet_lab.studies.learning import LearnsSpeeds
+from sublet_lab.studies.entrants import (
+    FREE,
+    LEARNERS,
+    PRICE,
+    PRICES,
+    Entrant,
+    contenders,
+    learners,
+    others,
+    others_learn,
+)
 from sublet_lab.studies.peers import (
     Measured,
     Setting,
     measured,
     mixed_cluster,
-    pollux_as_published,
-    sia_as_published,
     sizes_spread,
 )
 from sublet_lab.studies.ratio import Ratio
@@ -55,20 +46,10 @@ from sublet_lab.studies.unseen import NUMBERS, unseen_cluster
 
 __all__ = ["STUDY"]
 
-PRICE = "price"
-DECLARED, LEARNED, PAST, BLIND = "declared", "learned by group", "none", "none, all alike"
-PRICES = {  # the same policy, by what it is told of sizes
-    PRICE: (WorkBelief.DECLARED, DECLARED),
-    "price, sizes learned": (WorkBelief.LEARNED, LEARNED),
-    "price, no sizes": (WorkBelief.PAST, PAST),
-    "price, blind": (WorkBelief.NOTHING, BLIND),
-}
-FREE = {"64 T4": ("pollux, free", "sia, free"), "64 mixed": ("sia, free",)}  # rivals that know and may do the same
 MEAN = {  # of the mean time of such a rival at most
     "64 T4": {PRICE: 0.91, "price, sizes learned": 0.93, "price, no sizes": 0.97},
     "64 mixed": {PRICE: 0.96, "price, sizes learned": 0.96, "price, no sizes": 0.99},
 }
-LEARNERS = {name: tuple(f"{rival.partition(',')[0]}, learns" for rival in rivals) for name, rivals in FREE.items()}
 P99, GPU_HOURS = 1.0, 1.03  # the same of the p99 and of the GPU-hours
 FREELY = (
     "free: the rival knows all speeds and may move a job to any number of GPUs, as price does; as published: it at "
@@ -120,10 +101,10 @@ def _run(quick: bool, tell: Tell) -> Findings:
 
 def _cluster(name: str, settings: Sequence[Setting], quick: bool, tell: Tell) -> Findings:
     """Rivals and `price` on all settings of one cluster, the others on the first."""
-    found = _measure(settings, _contenders, tell)
+    found = _measure(settings, contenders, tell)
     tables = [_table(f"{name}: means over {len(settings)} traces" if not quick else settings[0].name, found)]
     if not quick:
-        tables.append(_table(f"{settings[0].name}: the others", _measure(settings[:1], _others, tell)))
+        tables.append(_table(f"{settings[0].name}: the others", _measure(settings[:1], others, tell)))
     ratios = _beside(found, FREE[name])
     tables.append(_ratio_table(f"{name}: all know all speeds and move freely", ratios))
     never = sum(one.unfinished for ours in PRICES for one in found[ours].outcomes)
@@ -133,32 +114,32 @@ def _cluster(name: str, settings: Sequence[Setting], quick: bool, tell: Tell) ->
 
 def _speeds_learned(name: str, settings: Sequence[Setting], quick: bool, tell: Tell) -> Findings:
     """The same rows, the same goals, where no policy is told a speed."""
-    found, what = _measure(settings, _learners, tell), f"{name}, speeds learned"
+    found, what = _measure(settings, learners, tell), f"{name}, speeds learned"
     ratios = _beside(found, LEARNERS[name])
     of = f"means over {len(settings)} traces" if not quick else settings[0].name
     tables = [_table(f"{what}: {of}", found)]
     if not quick:
-        tables.append(_table(f"{what}: the others, {settings[0].name}", _measure(settings[:1], _others_learn, tell)))
+        tables.append(_table(f"{what}: the others, {settings[0].name}", _measure(settings[:1], others_learn, tell)))
     tables.append(_ratio_table(f"{what}: all learn their speeds and at most double", ratios))
     return Findings(checks=_checks(what, MEAN[name], ratios, quick=quick), tables=tables)
 
 
 def _sizes_spread(name: str, settings: Sequence[Setting], tell: Tell) -> Findings:
     """Beside the claims, and without goals: how much of them rests on all jobs of a model being of one size."""
-    found = _measure([sizes_spread(each, seed) for seed, each in enumerate(settings)], _contenders, tell)
+    found = _measure([sizes_spread(each, seed) for seed, each in enumerate(settings)], contenders, tell)
     title = f"{name}, sizes spread: all know all speeds and move freely"
     return Findings(checks=[], tables=[_ratio_table(title, _beside(found, FREE[name]))])
 
 
 def _twice_the_load(tell: Tell) -> Findings:
     """Beside the claims, and without goals: the shorter GPUs are, the more there is to be won."""
-    found = _measure([unseen_cluster(*numbers) for numbers in TWICE_T4], _contenders, tell)
+    found = _measure([unseen_cluster(*numbers) for numbers in TWICE_T4], contenders, tell)
     title = f"64 T4, twice the load, {len(TWICE_T4)} traces: all know all speeds and move freely"
     return Findings(checks=[], tables=[_ratio_table(title, _beside(found, FREE["64 T4"]))])
 
 
 def _measure(
-    settings: Sequence[Setting], entrants_of: Callable[[Setting], Sequence[_Entrant]], tell: Tell
+    settings: Sequence[Setting], entrants_of: Callable[[Setting], Sequence[Entrant]], tell: Tell
 ) -> Mapping[str, _Found]:
     found: dict[str, _Found] = {}
     for setting in settings:
@@ -249,88 +230,11 @@ def _flapping(tell: Tell) -> Findings:
     return Findings(checks=[check])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Entrant:
-    """A policy, and what it is told."""
-
-    name: str
-    policy: Policy
-    sizes: str = PAST
-    speeds: str = "all"
-    in_rounds: bool = False  # it decides every 60 s, as its authors have it; else at every event
-
-
 class _Found(NamedTuple):
     """The outcomes of one policy, trace by trace."""
 
-    entrant: _Entrant
+    entrant: Entrant
     outcomes: list[Measured]
-
-
-def _contenders(setting: Setting) -> list[_Entrant]:
-    free: dict[str, Policy] = {"pollux, free": Pollux(discount=by_age), "sia, free": Sia(discount=by_age)}
-    found = [_Entrant(name=name, policy=VacateFirst(each), in_rounds=True) for name, each in free.items()]
-    told: dict[str, Policy] = {
-        "pollux, told sizes": Pollux(),
-        "sia, told sizes": Sia(),
-    }  # they favour jobs that end soon
-    found += [
-        _Entrant(name=name, policy=VacateFirst(each), sizes=DECLARED, in_rounds=True) for name, each in told.items()
-    ]
-    found.append(_Entrant(name="pollux, as published", policy=pollux_as_published(), in_rounds=True))
-    if len(setting.cloud.offers) > 1:
-        learns = sia_as_published(setting)
-        found.append(_Entrant(name="sia, as published", policy=learns, speeds="learns", in_rounds=True))
-    ours = PRICES.items()
-    return found + [_Entrant(name=name, policy=Price(knows=belief), sizes=sizes) for name, (belief, sizes) in ours]
-
-
-def _learners(setting: Setting) -> list[_Entrant]:
-    """Those that move freely when they know, and `price`: all learn, and at most double."""
-    rivals: dict[str, Policy] = {"pollux, learns": Pollux(discount=by_age), "sia, learns": Sia(discount=by_age)}
-    found = [
-        _Entrant(name=name, policy=VacateFirst(_learns(setting, each)), speeds="learns", in_rounds=True)
-        for name, each in rivals.items()
-        if name in LEARNERS["64 T4" if len(setting.cloud.offers) == 1 else "64 mixed"]
-    ]
-    return found + [
-        _Entrant(name=name, policy=_learns(setting, Price(knows=belief)), sizes=sizes, speeds="learns")
-        for name, (belief, sizes) in PRICES.items()
-        if name in MEAN["64 T4"]
-    ]
-
-
-def _learns(setting: Setting, policy: Policy) -> Policy:
-    kinds = {offer.gpu: offer.gpus_per_node for offer in setting.cloud.offers}
-    notebook = Learned(setting.batch, kinds, source="pollux" if len(kinds) == 1 else "sia")
-    return LearnsSpeeds(policy=policy, notebook=notebook, growth=2.0)
-
-
-OTHERS: Mapping[str, tuple[Policy, str]] = {  # and what they know of sizes
-    "mip": (Mip(), DECLARED),
-    "optimus": (Optimus(), DECLARED),
-    "srtf": (Srtf(), DECLARED),
-    "greedy-speed": (GreedySpeed(), PAST),
-    "elastic-batch": (ElasticBatch(), PAST),
-    "equal": (Equal(), PAST),
-    "max-speedup": (MaxSpeedup(), PAST),
-    "las": (Las(), PAST),
-    "tiresias": (Tiresias(), PAST),
-    "fifo": (Fifo(), PAST),
-}
-BY_SPEED = ("mip", "optimus", "greedy-speed", "elastic-batch", "max-speedup")  # the others use no speeds
-
-
-def _others(_setting: Setting) -> list[_Entrant]:
-    return [_Entrant(name=name, policy=policy, sizes=sizes) for name, (policy, sizes) in OTHERS.items()]
-
-
-def _others_learn(setting: Setting) -> list[_Entrant]:
-    return [
-        _Entrant(name=name, policy=_learns(setting, policy), sizes=sizes, speeds="learns")
-        for name, (policy, sizes) in OTHERS.items()
-        if name in BY_SPEED
-    ]
 
 
 def _cells(outcomes: Sequence[Measured]) -> list[str]:

@@ -7,11 +7,11 @@ they were: what a policy is told of them is another question.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from sublet.domain.plan import JobState, Plan, Policy, Snapshot, WaitingJobs
-from sublet.planning.fitness import widest_guess
+from sublet_lab.rivals.fitness import widest_guess
 from sublet_lab.sia_learned import Learned
 
 __all__ = ["LearnsSpeeds"]
@@ -55,6 +55,10 @@ class _Seen:
     def by(self, key: Callable[[JobState], float]) -> Iterator[JobState]:
         """Ranked by what is seen: a key must not read more than the policy."""
         return iter(sorted(map(self.seen, self.waiting.by(_arrival)), key=key))
+
+    def orders(self, *keys: Callable[[JobState], float]) -> tuple[Sequence[JobState], ...]:
+        """In each of these orders."""
+        return tuple(list(self.by(key)) for key in keys)
 
 
 def _arrival(state: JobState) -> float:

@@ -25,16 +25,16 @@ from sublet.domain.offer import Market, Offer
 from sublet.domain.plan import JobState, Plan, Policy, Snapshot
 from sublet.domain.units import SECONDS_PER_H
 from sublet.perf.measured import goodput_model, measured_goodput
-from sublet.perf.pollux.tables import EpochSpeed
 from sublet.perf.restart import published_restart_s
-from sublet.planning.fitness import by_age
-from sublet.policies.vacate_first import VacateFirst
 from sublet.sim.simulator import Cloud, Run, simulate
 from sublet.sim.world import Physics
+from sublet_lab.rivals.fitness import by_age
 from sublet_lab.rivals.pollux import Pollux
 from sublet_lab.rivals.sia.policy import Sia
+from sublet_lab.rivals.vacate_first import VacateFirst
 from sublet_lab.sia_learned import Learned
 from sublet_lab.studies import pollux_oracle
+from sublet_lab.studies.epoch_speeds import EpochSpeed
 from sublet_lab.studies.study import Check, Findings, Study, StudyTable, Tell, within
 
 __all__ = [

@@ -20,13 +20,13 @@ from sublet.domain.job import Job
 from sublet.domain.money import Price
 from sublet.domain.offer import Market, Offer
 from sublet.domain.plan import Policy
-from sublet.perf.pollux.tables import iterations_left_s, pollux_speed
 from sublet.perf.restart import published_restart_s
-from sublet.policies.vacate_first import VacateFirst
 from sublet.sim.simulator import Cloud, simulate
 from sublet.sim.world import Physics
 from sublet_lab.rivals.optimus import Optimus
 from sublet_lab.rivals.tiresias import Tiresias
+from sublet_lab.rivals.vacate_first import VacateFirst
+from sublet_lab.studies.epoch_speeds import iterations_left_s, pollux_speed
 from sublet_lab.studies.study import Check, Findings, Study, StudyTable, Tell, at_least, at_most, equals
 
 __all__ = ["NODES", "ROUND_S", "STUDY", "Comparison", "compare", "jobs_of", "published_times"]

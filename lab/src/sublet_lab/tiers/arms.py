@@ -26,9 +26,9 @@ from typing import Self
 
 import numpy as np
 
-from sublet.advise.deepvm.facts import ANCHORS, AWS
 from sublet.domain.saving import MOST_SLOWDOWN, cost_of_write
 from sublet.perf.preemption.tiers import Ladder, best_tiering
+from sublet_lab.studies.deepvm.facts import ANCHORS, AWS
 from sublet_lab.tiers.places import Took
 from sublet_lab.tiers.worker import Facts
 

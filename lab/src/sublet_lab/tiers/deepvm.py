@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from sublet.advise.checkpointing import Checkpoints, Fleets, anchors_for, outages
-from sublet.advise.deepvm.facts import AWS
+from sublet_lab.studies.deepvm.facts import AWS
 from sublet_lab.studies.study import Check, StudyTable, at_most
 
 __all__ = ["modelled", "usd_per_h_of_work"]

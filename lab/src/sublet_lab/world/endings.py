@@ -68,14 +68,14 @@ def is_right(stage: Stage, plan: JobPlan, end: End) -> bool:
         case "held: secrets":  # it had ended, and its secrets with it, when a backup of before was put back
             return bool(stage.hits["older_backup"])
         case "waits":
-            return stage.story.purse_usd is not None and not _purse_pays(stage)
+            return stage.story.purse_usd is not None and not _budget_pays(stage)
         case "refused":
             return purse and any(word in end.said for word in MONEY)
         case _:
             return False
 
 
-def _purse_pays(stage: Stage) -> bool:
+def _budget_pays(stage: Stage) -> bool:
     """By the cloud's own bill, for one node more, which is not rented.
 
     A budget that has given its last nodes up rents none until it is filled again, though some of what they reserved is

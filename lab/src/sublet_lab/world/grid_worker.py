@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sublet.domain.cut import borders
+from sublet.domain.seats import borders
 from sublet.train.grid.meeting import NOTHING, Standing, meet
 from sublet.train.link.agent_line import AgentLine, LineLost
 from sublet.train.link.following import MEET_S, ORDER_S, Broken, Entry, Follower

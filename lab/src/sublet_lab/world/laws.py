@@ -6,6 +6,7 @@ at any time         X a controller does not end by itself; E no error is logged;
                     is made twice but after a restore;
                     I32 one job per key; F, C (fence.py) one controller, and one call about a node, at a time;
                     B (heap.py) nothing goes round for ever;
+                    U (dear.py) no plan is dearer than what is left;
                     L31 no node ends for its lease while its controller is there and reachable
 every five seconds  I1 the cloud's bill stays within the budget; I2 no node twice; I3 no paid node is unknown;
                     I7 a plan that is waited for is being made; I18 what was promised is known;
@@ -13,7 +14,7 @@ every five seconds  I1 the cloud's bill stays within the budget; I2 no node twic
 at the end          (verdict.py) I6 ledger and bill agree; I8 nothing is left; I9 no secret is told; I10 every
                     decision is, with its reason; L everything has ended an hour after the last fault;
                     A (written.py) the log and its archive are whole;
-                    S (steady.py) few nodes are rented as long as nothing changes
+                    S, M (steady.py) as long as nothing changes few nodes are rented, and no job moves to and fro
 """
 
 from __future__ import annotations
@@ -217,11 +218,11 @@ class Laws:
         hindered = hindered or (process is not None and now_s < process.stopped_until_s)
         if hindered:
             self.allowed_grains += stage.cloud.burn_grains_per_s() * passed_s
-        self._purse_holds()
+        self._budget_holds()
         slept = process is not None and now_s >= process.stopped_until_s > now_s - passed_s
         slept = slept and not stage.cloud.keeps_records
         reached = self._reached()
-        self._own_purses_hold(controller, passed_s, reached, hindered=hindered, slept=slept)
+        self._own_budgets_hold(controller, passed_s, reached, hindered=hindered, slept=slept)
         self._nodes_are_known(controller)
         if not stage.controllers.ready:
             return
@@ -232,7 +233,7 @@ class Laws:
             if job_id not in controller.records and job_id not in shelved(stage.disk):
                 self.break_law("I18", f"{job_id} of {name} was promised and is not known")
 
-    def _purse_holds(self) -> None:
+    def _budget_holds(self) -> None:
         stage = self._stage
         if stage.story.purse_usd is None:
             return
@@ -244,7 +245,7 @@ class Laws:
                 "I1", f"the cloud charges USD {spent / GRAINS_PER_USD:.4f} of a budget of USD {purse_usd:.4f}"
             )
 
-    def _own_purses_hold(
+    def _own_budgets_hold(
         self, controller: Controller, passed_s: float, reached: set[str], *, hindered: bool, slept: bool
     ) -> None:
         """J: like the budget of all; and work on a node that cannot be reached is ended by its lease alone."""

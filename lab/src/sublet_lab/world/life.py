@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import hashlib
 import logging
 import shutil
 import tempfile
@@ -12,33 +11,26 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sublet.domain.money import Price
-from sublet.domain.offer import Market, Offer
 from sublet.runtime.agent.agent import AgentFacts
-from sublet.runtime.archive import Kept
-from sublet.runtime.controller.host import PACES
 from sublet_lab.world import faults
 from sublet_lab.world.cloud import Cloud, Node
+from sublet_lab.world.clouds import cloud_of
 from sublet_lab.world.controllers import ADDRESS, Complaints, Controllers
 from sublet_lab.world.disk import Disk
-from sublet_lab.world.ec2 import Ec2Cloud
 from sublet_lab.world.endings import count_ends
 from sublet_lab.world.heap import Livelock, World
 from sublet_lab.world.laws import Broken, Laws
-from sublet_lab.world.local import LocalCloud
 from sublet_lab.world.machine import trip_wired
 from sublet_lab.world.metadata import SERVICE
 from sublet_lab.world.network import Network
 from sublet_lab.world.node import Site, WorldNode
-from sublet_lab.world.plain import PlainCloud
-from sublet_lab.world.ray import RayCloud
+from sublet_lab.world.records import count_kept, digest_of, history_of
 from sublet_lab.world.stage import Stage
 from sublet_lab.world.story import Story
 from sublet_lab.world.truth import JobTruth, Truth
 from sublet_lab.world.users import Users
-from sublet_lab.world.verdict import all_settled, check_end, check_steady, purse_is_spent, unsettled
+from sublet_lab.world.verdict import all_settled, budget_is_spent, check_end, check_steady, unsettled
 from sublet_lab.world.worker import Meetings
-from sublet_lab.world.written import archives, shelved, written
 
 __all__ = ["Life", "Outcome", "live"]
 
@@ -46,7 +38,6 @@ BLOCKS = 6  # of every model that is cut
 PEACE_S = 3600.0  # after the last fault, until everything must have come to its end
 SHUTDOWN_S = 180.0
 OFTEN = 64  # events between two looks whether all is over
-USD_PER_H = {Market.SPOT: 0.5, Market.ON_DEMAND: 1.5}
 IN_MEMORY = Path("/dev/shm")  # noqa: S108 - logs and secrets of jobs are files still, of a folder of their own
 
 
@@ -88,7 +79,7 @@ class Life:
                 return self._outcome(broken)
             finally:
                 if self.keep_history:
-                    self.history = _history(self.stage)
+                    self.history = history_of(self.stage)
                 for process in self.stage.controllers.processes:
                     process.kill()
                     process.bury()
@@ -101,10 +92,11 @@ class Life:
         network, truth = Network(world), Truth()
         disk = Disk()
         self.site = Site(world, network, Meetings(world, network, truth))
-        self.cloud: Cloud = self._cloud(world)
+        self.cloud: Cloud = cloud_of(self.story, world, self._boot)
         controllers = Controllers(story, world, network, disk, self.cloud, folder)
         controllers.storage, controllers.carried = self.site.storage, truth.carried
         disk.on_crash = controllers.fence.on_crash = controllers.crash_of
+        controllers.policy.dear = lambda what: truth.complaints.append(("U", what))
         users = Users(story, world, controllers)
         for plan in story.jobs:
             truth.jobs[f"{plan.name}-1"] = JobTruth(
@@ -116,19 +108,10 @@ class Life:
                 fails=plan.fails,
                 blocks=BLOCKS if plan.stages > 1 else 0,
             )
-        self.stage = Stage(story, world, network, disk, self.cloud, truth, controllers, users, self.site.meetings)
+        self.stage = Stage(story, world, network, disk, self.cloud, controllers, users, self.site.meetings)
         self.laws = Laws(self.stage, complaints)
         self.cloud.attended, self.cloud.lease_s = lambda: _is_attended(self.stage), story.lease_s
         faults.schedule(self.stage)
-
-    def _cloud(self, world: World) -> Cloud:
-        if self.story.cloud == "aws":
-            return Ec2Cloud(world, _offers(self.story), self._boot)
-        if self.story.cloud == "local":
-            return LocalCloud(world, _offers(self.story), self._boot)
-        if self.story.cloud == "ray":
-            return RayCloud(world, _offers(self.story), self._boot)
-        return PlainCloud(world, _offers(self.story), self._boot, keeps_records=self.story.keeps_records)
 
     def _boot(self, node_id: str, token: str, boot_s: float, gone: Callable[[], None]) -> Node:
         facts = AgentFacts(
@@ -175,7 +158,7 @@ class Life:
         stage.calm_down()
 
         def over() -> bool:
-            return all_settled(stage) or purse_is_spent(stage)
+            return all_settled(stage) or budget_is_spent(stage)
 
         world.run(world.now_s + PEACE_S, each=self.laws.each, stop=over, often=OFTEN)
         check_steady(stage, self.laws)  # before L: a choice that is never made leaves no job its end
@@ -203,7 +186,7 @@ class Life:
 
     def _outcome(self, broken: Broken | None) -> Outcome:
         stage = self.stage
-        _count_kept(stage)
+        count_kept(stage)
         return Outcome(
             story=self.story,
             broken=broken,
@@ -214,7 +197,7 @@ class Life:
             hits=dict(stage.hits),
             effects=dict(stage.effects),
             ends=dict(count_ends(stage)),
-            digest=_digest(stage, self._folder),
+            digest=digest_of(stage, self._folder),
         )
 
 
@@ -250,50 +233,3 @@ def _complaints() -> Iterator[Complaints]:
         ours.propagate = before[0]
         ours.setLevel(before[1])
         theirs.setLevel(before[2])
-
-
-def _offers(story: Story) -> list[Offer]:
-    wind_down_s = 10.0 + story.lease_s / 3
-    return [
-        Offer(
-            id=str(market),
-            gpu="T4",
-            gpus_per_node=story.gpus_per_node,
-            market=market,
-            price=Price.from_usd_per_h(usd),
-            boot_s=10.0,
-            cap=Price.from_usd_per_h(usd * story.cap),
-            pool=f"T4x{story.gpus_per_node}" if story.mixed else "",
-            wind_down_s=wind_down_s,
-        )
-        for market, usd in USD_PER_H.items()
-    ]
-
-
-def _history(stage: Stage) -> list[tuple[float, str, str]]:
-    rows = written(stage.disk, stage.controllers.files.contents, Kept.HISTORY).values()
-    return [(row["at_s"], f"{row['kind']} {row['job_id'] or row['node_id']}".strip(), row["text"]) for row in rows]
-
-
-def _digest(stage: Stage, folder: Path) -> str:
-    """Without the name of its folder, which is another one in every life."""
-    found, files = hashlib.sha256(), stage.controllers.files.contents
-    for line in written(stage.disk, files, Kept.EVENTS).values():
-        found.update(repr(line).replace(str(folder), "").encode())
-    for row in written(stage.disk, files, Kept.HISTORY).values():
-        found.update(repr((row["at"], row["kind"], row["text"].replace(str(folder), ""))).encode())
-    return found.hexdigest()[:16]
-
-
-def _count_kept(stage: Stage) -> None:
-    """A store that keeps next to nothing is like a fault: it has an effect where something was put away."""
-    files, paces = stage.controllers.files.contents, stage.story.paces
-    if paces.events_a_file < PACES.events_a_file:
-        stage.hits["short_log"] += 1
-        stage.effects["short_log"] += bool(archives(files, Kept.EVENTS))
-    if paces.history_kept < PACES.history_kept:
-        stage.hits["short_history"] += 1
-        stage.effects["short_history"] += bool(archives(files, Kept.HISTORY))
-    if paces.jobs_kept < PACES.jobs_kept:
-        stage.hits["shelf"] += 1
-        stage.effects["shelf"] += bool(shelved(stage.disk))

@@ -20,9 +20,9 @@ from sublet.errors import RentFailed
 from sublet.market.replay import MarketChange
 from sublet.runtime.agent.processes import Process as Seen
 from sublet.runtime.clock import Clock
-from sublet.runtime.providers.local.forker import ForkerEnded
 from sublet.runtime.providers.local.lives import Life
 from sublet.runtime.providers.local.market import Strike
+from sublet.runtime.providers.local.nodes import ForkerEnded
 from sublet.runtime.providers.local.provider import LocalProvider
 from sublet.runtime.providers.protocol import Billed, MarketNews, RentedNode, TellMarket
 from sublet.runtime.store import Store

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
 from sublet.runtime.agent.agent import Agent, AgentFacts
+from sublet.runtime.agent.devices import GpuReading
 from sublet.runtime.agent.dialing import address_from
 from sublet.runtime.agent.machine import Machine
-from sublet.runtime.agent.nvml import GpuReading
 from sublet.runtime.agent.worker import AgentWorker
 from sublet.wire.lines import to_line
 from sublet.wire.messages import StartWorker, ToController

@@ -53,6 +53,7 @@ class PlainCloud(Books):
         self.rates = Rates()  # as often as anybody likes
         self.sides: list[PlainProvider] = []
         self.lied: dict[str, int] = {}  # by call: how often an answer was wrong
+        self.release_s = 0.0  # that a machine is paid for after it is given back
 
     def provider(self, process: LoopProcess, clock: Clock, store: Store) -> PlainProvider:
         """As one controller sees it."""
@@ -154,6 +155,14 @@ class PlainCloud(Books):
             if instance.node is not None:
                 instance.node.switch_off()
 
+    def wind_down(self, node_id: str) -> None:
+        """Nothing runs on it any more, and it is paid for until it is ended."""
+        instance = self.find(node_id)
+        if instance is not None and instance.ended_s is None and instance.node is not None:
+            instance.ours = True
+            instance.node.switch_off()
+            self.world.after(self.release_s, self.end, instance)
+
     def billed(self, instance: Instance, clock: Clock) -> tuple[float, float]:
         """From when to when, in cloud time; where that has lost some, before it began."""
         now_s, ended_s = clock.now_s(), self.world.now_s if instance.ended_s is None else instance.ended_s
@@ -236,6 +245,9 @@ class PlainProvider:
     async def release(self, node_id: str) -> Billed | None:
         """It is gone when this returns."""
         lie = self._cloud.lie_about("release")
+        if not lie and self._cloud.release_s:
+            await self._call(lambda: self._cloud.wind_down(node_id))
+            await asyncio.sleep(self._cloud.release_s)
 
         def effect() -> Billed | None:
             if lie == "error":

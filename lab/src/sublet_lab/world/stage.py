@@ -30,7 +30,6 @@ class Stage:
     network: Network
     disk: Disk
     cloud: Cloud
-    truth: Truth
     controllers: Controllers
     users: Users
     meetings: Meetings
@@ -52,6 +51,11 @@ class Stage:
     victim: str = ""  # of the present fault, for a look from outside
     on_fault: Callable[[Fault, bool | None], None] = lambda *_: None  # ... with an effect? None = it may come later
     on_effect: Callable[[str], None] = lambda _: None  # it came
+
+    @property
+    def truth(self) -> Truth:
+        """Of all jobs."""
+        return self.meetings.truth
 
     def later(self, kind: str, also: Callable[[], None] = lambda: None) -> Callable[[], None]:
         """To be called whenever a fault of this kind has an effect; it counts once."""

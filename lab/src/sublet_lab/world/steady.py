@@ -3,6 +3,8 @@
 S     between two changes of jobs, prices, supply or measured speeds no more nodes are rented than three times the most
       that were held at once, and those that were lost
 
+M     as long as nothing changes, no plan gives a job within an hour a shape back that an earlier one has taken away
+
 A job that is moved between two markets at every plan rents without end, however calm all else is.
 """
 
@@ -11,7 +13,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-__all__ = ["Steady", "unsteady"]
+from sublet.domain.units import SECONDS_PER_H
+
+__all__ = ["Moves", "Steady", "moved_to_and_fro", "unsteady"]
 
 TIMES = 3
 CHANGES = frozenset(
@@ -63,4 +67,57 @@ def unsteady(events: Mapping[int, Mapping[str, Any]], starts: Collection[int]) -
             return wrong
         if number in starts:
             steady.change(facts["event"]["at_s"])
+    return ""
+
+
+Place = tuple[str, int, int, str]  # pool, GPUs, those of them that are steady, grid
+
+
+class Moves:
+    """Told of the same. What a plan gives counts, not how it is carried out: a loss may stand in between."""
+
+    def __init__(self) -> None:
+        self._place: dict[str, Place] = {}  # job -> what the last plan gave it
+        self._left_s: dict[tuple[str, Place], float] = {}  # (job, place) -> when it left, since the last change
+        self._change = 0  # number of the last event that changed anything
+        self._answered = 0  # ... that a plan had seen
+
+    def change(self, number: int) -> None:
+        """The next plan that has seen this may be another choice."""
+        self._change = number
+
+    def hear(self, number: int, event: Mapping[str, Any], orders: Iterable[Mapping[str, Any]]) -> str:
+        """The present fault; "" = none."""
+        if event["type"] in CHANGES:
+            self.change(number)
+        if event["type"] != "PlanMade" or any(order["type"] == "RefusePlan" for order in orders):
+            return ""
+        if self._answered < self._change:
+            self._answered = min(self._change, event["seen"])
+            self._left_s.clear()
+        told = (self._move(event["at_s"], job_id, shape) for job_id, shape in event["plan"]["shapes"].items())
+        return next(filter(None, told), "")
+
+    def _move(self, at_s: float, job_id: str, shape: Mapping[str, Any] | None) -> str:
+        before = self._place.pop(job_id, None)
+        if shape is None:  # it waits, and begins anew
+            return ""
+        place = self._place[job_id] = (shape["pool"], shape["gpus"], shape["steady"], str(shape["grid"]))
+        if before is None or before == place:
+            return ""
+        self._left_s[job_id, before] = at_s
+        left_s = self._left_s.get((job_id, place))
+        if left_s is None or at_s - left_s > SECONDS_PER_H:
+            return ""
+        return f"{job_id} left {place} at {left_s:.3f} s and is back at {at_s:.3f} s, and nothing had changed"
+
+
+def moved_to_and_fro(events: Mapping[int, Mapping[str, Any]], starts: Collection[int]) -> str:
+    """The first that is wrong in a log; a controller that starts after one of these events may choose anew."""
+    moves = Moves()
+    for number, facts in events.items():
+        if wrong := moves.hear(number, facts["event"], facts.get("actions", ())):
+            return wrong
+        if number in starts:
+            moves.change(number)
     return ""

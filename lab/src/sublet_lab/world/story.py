@@ -113,6 +113,7 @@ TRAVELS = 0.3  # of the seeds: machines share nothing with the controller
 JOB_PURSE = 0.3  # of the jobs have one of their own
 CHOICE, MIXED = 0.6, 0.7  # of the seeds with `price` may have an average; of those, both markets in one pool
 AVERAGES_USD_PER_H = (None, 0.3, 1.0, 2.0)
+RELEASES_S, QUICK_S = (0.0, 0.0, 30.0, 90.0), 20.0  # beside a quick one, of a plain cloud
 CUT = 0.7  # of the jobs with a session, in stories with grids
 FEWEST_STAGES, MOST_STAGES = 2, 3
 PLANS_GRIDS = ("max-speedup", "price")  # policies that do, and serve several jobs
@@ -174,6 +175,7 @@ class Story:
     travels: bool = False  # machines do not see the controller's disk: the files of jobs travel, and their output
     average_usd_per_h: float | None = None  # to spend in the long run
     mixed: bool = False  # both markets are one pool
+    release_s: float = 0.0  # that a node is paid for after it is given back
 
 
 def draw_story(
@@ -192,7 +194,7 @@ def draw_story(
         faults=draw_faults(seed, (*kinds_at(cloud, kinds), *more)),
         gpus_per_node=rng.choice([1, 1, 2]),
         most_nodes=rng.randint(1, 4),
-        purse_usd=_draw_purse(seed),
+        purse_usd=_draw_budget(seed),
         keeps_records=rng.random() < 0.5,
         cloud=cloud,
         policy=policy or rng.choice(POLICIES),
@@ -227,7 +229,7 @@ def _draw_kind(seed: int, kind: str, rate_per_s: float, span_s: float) -> Iterat
         yield Fault(at_s=round(at_s, 3), kind=kind, rng=rng.randrange(1 << 30))
 
 
-def _draw_purse(seed: int) -> float | None:
+def _draw_budget(seed: int) -> float | None:
     """The budget of the run: none, one that is spent before its jobs have ended, or one that lasts."""
     rng = _rng(seed, "purse")
     if rng.random() >= PURSE:
@@ -297,7 +299,12 @@ def _with_choice(story: Story) -> Story:
     rng = _rng(story.seed, "choice")
     if story.policy != "price" or rng.random() >= CHOICE:
         return story
-    return replace(story, average_usd_per_h=rng.choice(AVERAGES_USD_PER_H), mixed=rng.random() < MIXED)
+    story = replace(story, average_usd_per_h=rng.choice(AVERAGES_USD_PER_H), mixed=rng.random() < MIXED)
+    if story.cloud != "plain":
+        return story
+    release_s = rng.choice(RELEASES_S)
+    usd = None if story.purse_usd is None else round(story.purse_usd * (1.0 + release_s / QUICK_S), 4)
+    return replace(story, release_s=release_s, purse_usd=usd)  # what is kept back for each node grows alike
 
 
 def _cut(plan: JobPlan, seed: int, room: int) -> JobPlan:

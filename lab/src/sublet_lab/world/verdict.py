@@ -10,12 +10,12 @@ from sublet.runtime.controller.states import Ending, Hold
 from sublet_lab.world.endings import TOLERANCE, end_of, is_right
 from sublet_lab.world.laws import GRAINS_PER_USD, Laws
 from sublet_lab.world.stage import Stage
-from sublet_lab.world.steady import unsteady
+from sublet_lab.world.steady import moved_to_and_fro, unsteady
 from sublet_lab.world.story import JobPlan
 from sublet_lab.world.users import SECRET
 from sublet_lab.world.written import missing, shelved, unpacked, written
 
-__all__ = ["all_settled", "check_end", "check_steady", "purse_is_spent", "unsettled"]
+__all__ = ["all_settled", "budget_is_spent", "check_end", "check_steady", "unsettled"]
 
 # Until something is done about it; a job that is given up has failed then.
 HELD_FOR_GOOD = (Hold.BUDGET, Hold.DAMAGED, Hold.SECRETS)
@@ -46,7 +46,7 @@ def _is_settled(stage: Stage, plan: JobPlan) -> bool:
     return bool(record.outcome) or penniless or record.paused in HELD_FOR_GOOD
 
 
-def purse_is_spent(stage: Stage) -> bool:
+def budget_is_spent(stage: Stage) -> bool:
     """The rest pays for not one node more, and none is rented: a waiting job waits for money.
 
     Unless something else is under way: a request to come, a job that is given up and has not failed yet, or rests; a
@@ -78,10 +78,13 @@ def unsettled(stage: Stage) -> str:
 
 
 def check_steady(stage: Stage, laws: Laws) -> None:
-    """S: over all that was written."""
+    """S and M: over all that was written."""
     events = written(stage.disk, stage.controllers.files.contents, Kept.EVENTS)
     if wrong := unsteady(events, laws.starts):
         laws.break_law("S", wrong)
+    own = stage.story.policy == "price" and not stage.effects["policy_nonsense"]  # all plans are those of our policy
+    if own and (wrong := moved_to_and_fro(events, laws.starts)):
+        laws.break_law("M", wrong)
 
 
 def check_end(stage: Stage, laws: Laws, controller: Controller) -> None:

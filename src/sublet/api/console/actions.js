@@ -49,7 +49,7 @@ async function costAsBefore(job) {
   const last = alternatives.find((each) => each.chosen) || alternatives.find((each) => each.left_usd !== null);
   if (last) return `With ${last.shape} it costs ${rent(last.usd_per_h)}, about ${usd(last.left_usd)} to its end.`;
   const { burn_limit_usd_per_h: most } = state.head.budget;
-  return `What it costs is known once it is planned for; all together never more than ${most === null ? "the purse" : rent(most)}.`;
+  return `What it costs is known once it is planned for; all together never more than ${most === null ? "the budget" : rent(most)}.`;
 }
 
 const widths = (job) => {
@@ -79,7 +79,7 @@ export function jobActions({ id, phase, purse_usd: purse }) {
       [], "Resume", tell("resume")));
   }
   if (live) {
-    add("Scale", (job) => ask(`Other widths for ${id}?`, [widths(job)],
+    add("Scale", (job) => ask(`Other worker counts for ${id}?`, [widths(job)],
       [{ id: "low", label: "At least, workers", type: "number", min: 1, value: job.min_workers }, { id: "high", label: "At most, workers", type: "number", min: 1, value: job.max_workers }],
       "Scale", tell("scale", ({ low, high }) => ({ low: Number(low), high: Number(high) }))));
   }
@@ -96,12 +96,12 @@ export function jobActions({ id, phase, purse_usd: purse }) {
   return [h("p", { class: "buttons" }, made)];
 }
 
-/** For the purse of all. */
+/** For the budget of all. */
 export function topUp() {
   if (!may("admin") || state.head.budget.purse_usd === null) return null; // without a limit there is nothing to add to
   return button("Top up", () => {
     const { purse_usd: purse, spent_usd: spent } = state.head.budget;
-    ask("Put more into the purse?",
+    ask("Put more into the budget?",
       [`${usd(purse)} may be spent in all. Spent are ${usd(spent)}. What was stopped at its limit goes on.`, ({ more: usdMore }) => `Then it is ${usd(purse + Number(usdMore))}.`],
       [more(5)], "Top up", ({ more: usdMore }, key) => post("/v1/budget/top-up", { usd: Number(usdMore) }, key));
   });

@@ -32,7 +32,7 @@ export function bills(cost) {
   return [...cost.jobs, { job_id: "", name: "no job", usd_on_demand: null, steps_lost: null, ...rest }];
 }
 
-/** The tree of purses; nothing where only all together have one. */
+/** The tree of budgets; nothing where only all together have one. */
 function budgets(purses) {
   if (purses.length < 2 && !purses[0]?.period) return [];
   const columns = [["Who"], ["May spend", "figure"], ["Spent", "figure"], ["Reserved", "figure"], ["Left", "figure"], ["Until"]];

@@ -31,7 +31,7 @@ function branchFacts(branch) {
     ["Costs from now on", `${usd(cost.p50)} (${usd(cost.p10)} to ${usd(cost.p90)})`],
     ["All done within the time", share(branch.finished)], ["Nodes taken", number(branch.losses, 1)],
     ["Burn limit", branch.burn_limit_usd_per_h === null ? DASH : `${usd(branch.burn_limit_usd_per_h)}/h`],
-    ["Purse", usd(branch.purse_usd)],
+    ["Total budget", usd(branch.purse_usd)],
   ]), table(`Jobs, ${branch.label}`, COLUMNS, branch.jobs.map((job) =>
     row([job.job_id, share(job.finished), later(job.finish_s.p10), later(job.finish_s.p50), later(job.finish_s.p90)])))];
 }
@@ -42,7 +42,7 @@ export function whatIfView(place) {
   const found = h("div", {});
   const ask = h("button", { type: "submit", disabled: !may("user") }, "Look ahead");
   const form = h("form", { class: "terms", onsubmit: (event) => { event.preventDefault(); look(); } },
-    field("more-rate", "More, USD an hour", { min: 0, step: 0.5, value: 2 }), field("more-purse", "More in the purse, USD", { min: 0, step: 1, value: 0 }),
+    field("more-rate", "More, USD an hour", { min: 0, step: 0.5, value: 2 }), field("more-purse", "More in the total budget, USD", { min: 0, step: 1, value: 0 }),
     field("hours", "Hours to look ahead", { min: 1, max: 336, value: 24 }), field("futures", "Futures", { min: 1, max: 100, value: 20 }), h("p", { class: "buttons" }, ask));
   fill(place, h("h2", {}, "What if"), h("p", { class: "hint" }, "All that runs now, with the policy that decides now, over recorded days of a spot market. Nothing is changed by asking."),
     may("user") ? null : h("p", {}, "Your token may look, and ask for no futures: they take a processor for a while."), form, told, found);

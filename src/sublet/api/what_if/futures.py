@@ -24,8 +24,7 @@ from sublet.machine.wall import WALL
 from sublet.market.spot import SpotTrace
 from sublet.market.traces import load_trace
 from sublet.runtime.controller_api.trials import Standing
-from sublet.sim.forward import Future, Moment, go_forward
-from sublet.sim.market_days import MarketDays
+from sublet.sim.forward import Future, MarketDays, Moment, go_forward
 from sublet.sim.world import MarketChange, Physics
 from sublet.solve.arrays import Floats
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sublet.cli.parse.measured import measured_profiles
-from sublet.cli.parse.values import parse_kind, parse_names
+from sublet.cli.parse.values import measured_profiles, parse_kind, parse_names
 from sublet.errors import InvalidValue, UnknownName
 
 if TYPE_CHECKING:
@@ -19,8 +18,7 @@ __all__ = ["profile_from", "recommendable_offers"]
 
 def profile_from(model: str, own: str | None, batch: int | None, as_gpu: str = "") -> Profile:
     """Profile of a measured model, of a measured script (if on CPUs, as if on `as_gpu`), or from a user's file."""
-    from sublet.advise.profiled import profile_from_stored
-    from sublet.advise.profiles import known_models, known_profile, profile_from_csv
+    from sublet.advise.profiles import known_models, known_profile, profile_from_csv, profile_from_stored
     from sublet.domain.quantity import whole
 
     if batch is not None:

@@ -60,8 +60,7 @@ def cheapest_quotes(
     jobs: Sequence[Job], kinds: Sequence[str] | None, markets: Sequence[str]
 ) -> tuple[list[Quote], list[str]]:
     """For every kind, market and node size the cheapest in the catalogue, and notes on the choice of kinds."""
-    from sublet.market.catalogue import load_catalogue
-    from sublet.market.gpus import load_gpus
+    from sublet.market.catalogue import load_catalogue, load_gpus
 
     catalogue, known = load_catalogue(), {*Market}
     for market in markets:

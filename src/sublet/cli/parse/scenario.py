@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from sublet.cli.options import DEFAULT_GPUS, DEFAULT_OFFER, Meaning, meaning_of
-from sublet.cli.parse.measured import measured_profiles
 from sublet.cli.parse.offers import find_offers
-from sublet.cli.parse.values import parse_money, parse_price, parse_purse_of, parse_speedup
+from sublet.cli.parse.values import measured_profiles, parse_budget_of, parse_money, parse_price, parse_speedup
 from sublet.domain.units import SECONDS_PER_H
 from sublet.errors import InvalidValue
 
@@ -140,9 +139,9 @@ def scene_from(options: ScenarioOptions, workload: Workload) -> Scene:
     if average is not None:
         scene = scenario.with_average(scene, average)
     if options.purse is not None:
-        scene = scenario.with_purse(scene, parse_money("--purse", options.purse))
+        scene = scenario.with_total(scene, parse_money("--purse", options.purse))
     if options.purses:
-        scene = scenario.with_purses(scene, [parse_purse_of("--purse-of", text) for text in options.purses])
+        scene = scenario.with_budgets(scene, [parse_budget_of("--purse-of", text) for text in options.purses])
     if options.prices_since is None:
         return scene
     from sublet.sim.pricing import with_prices_since

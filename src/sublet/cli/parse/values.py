@@ -15,8 +15,12 @@ if TYPE_CHECKING:
     from sublet.domain.events import PurseSet
     from sublet.domain.job import Speed
     from sublet.domain.money import Money, Price
+    from sublet.perf.live.stored import StoredProfile
+    from sublet.runtime.profiles.store import ProfileStore
 
 __all__ = [
+    "measured_names",
+    "measured_profiles",
     "parse_count",
     "parse_counts",
     "parse_dollars",
@@ -25,7 +29,6 @@ __all__ = [
     "parse_money",
     "parse_names",
     "parse_price",
-    "parse_purse_of",
     "parse_quotas",
     "parse_speedup",
     "parse_variable",
@@ -49,9 +52,9 @@ def parse_money(option: str, text: str) -> Money:
     return values.parse_field(option, text, values.parse_money, allowed="dollars, a finite number above 0 such as 300")
 
 
-def parse_purse(option: str, text: str) -> tuple[float | None, str | None]:
+def parse_total(option: str, text: str) -> tuple[float | None, str | None]:
     """`500/month`, `50/week`, `20/day`, `500` in all, or `none`: dollars, and in which period."""
-    from sublet.domain.purses import Period
+    from sublet.domain.budget import Period
 
     amount, slash, period = text.strip().partition("/")
     if amount == "none" and not slash:
@@ -61,17 +64,17 @@ def parse_purse(option: str, text: str) -> tuple[float | None, str | None]:
     return parse_money(option, amount).usd, period or None
 
 
-def parse_purse_of(option: str, text: str) -> PurseSet:
+def parse_budget_of(option: str, text: str) -> PurseSet:
     """`team:vision=500/month`, `user:ann=50/week`, `job:bert-3=20`, `org=1000/month`: a budget from the start."""
+    from sublet.domain.budget import SET_BY_USERS, Holder, Level, Period
     from sublet.domain.events import PurseSet
     from sublet.domain.money import Money
-    from sublet.domain.purses import SET_BY_USERS, Holder, Level, Period
 
     whose, equals, amount = text.strip().partition("=")
     level, _, name = whose.partition(":")
     if not equals or level not in SET_BY_USERS or bool(name) is (level == Level.ORG):
         raise InvalidValue(option, text, "org=USD, team:NAME=USD, user:NAME=USD or job:ID=USD, each also USD/month")
-    usd, period = parse_purse(option, amount)
+    usd, period = parse_total(option, amount)
     if usd is None:
         raise InvalidValue(option, text, "an amount: a name left out here has no limit")
     return PurseSet(0.0, Holder(Level(level), name), Money.from_usd(usd), None if period is None else Period(period))
@@ -125,7 +128,7 @@ def parse_counts(option: str, text: str) -> list[int]:
 
 def parse_kind(name: str) -> str:
     """A kind of GPU that is recorded; "" = none is named."""
-    from sublet.market.gpus import load_gpus
+    from sublet.market.catalogue import load_gpus
 
     if name and name not in load_gpus():
         raise UnknownName("GPU kind", name, load_gpus())
@@ -182,3 +185,25 @@ def parse_speedup(text: str) -> Speed:
     except ValueError:  # InvalidValue is one too
         pass
     raise InvalidValue("--speedup", text, f"{known[model]}" + ("" if model == "linear" else ", a number from 0 to 1"))
+
+
+def measured_profiles(text: str) -> list[StoredProfile]:
+    """Profiles of one job, on each kind of GPU on which it was measured."""
+    from sublet.perf.profiles import PROFILES
+
+    if text in {each.name for each in PROFILES}:
+        allowed = "one that was measured here; jobs take bundled tables by their model, and 'sublet advise' by --model"
+        raise InvalidValue("--profile", text, allowed)
+    return _store().find(text)
+
+
+def measured_names() -> list[str]:
+    """Names of all jobs that were measured here."""
+    return sorted({each.name for each in _store().all()})
+
+
+def _store() -> ProfileStore:
+    from sublet.runtime.profiles.store import ProfileStore
+    from sublet.runtime.settings import default_state_dir
+
+    return ProfileStore(default_state_dir() / "profiles")

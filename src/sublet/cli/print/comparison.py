@@ -1,8 +1,11 @@
-"""How `simulate` and `compare` answer: the table of runs and its notes, or a document, and the report."""
+"""How `simulate` and `compare` answer: progress, the table of runs with notes or a document, and the report."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +16,7 @@ from sublet.cli.print.tables import print_document, print_notes, print_table, sc
 if TYPE_CHECKING:
     from sublet.sim.report.comparison import Comparison
 
-__all__ = ["print_comparison"]
+__all__ = ["ReportProgress", "print_comparison", "show_progress"]
 
 
 def print_comparison(comparison: Comparison, report: Path | None, answer: Mapping[str, Any] | None) -> None:
@@ -37,3 +40,52 @@ def print_comparison(comparison: Comparison, report: Path | None, answer: Mappin
         print_notes(comparison.all_notes)
     if page is not None:
         typer.echo(f"report: {page}", err=answer is not None)
+
+
+ReportProgress = Callable[[str, int], None]  # (policy, jobs that have ended)
+LINE_EVERY_S = 5.0
+
+
+@contextmanager
+def show_progress(policies: Sequence[str], jobs: int, *, quiet: bool) -> Iterator[ReportProgress]:
+    """Hand out a function to report progress to; what it shows ends with the block."""
+    if quiet:
+        yield lambda _policy, _done: None
+    elif sys.stderr.isatty():
+        with _bars(policies, jobs) as tell:
+            yield tell
+    else:
+        yield _lines(jobs)
+
+
+@contextmanager
+def _bars(policies: Sequence[str], jobs: int) -> Iterator[ReportProgress]:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed:,.0f} of {task.total:,.0f} jobs"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        tasks = {policy: progress.add_task(policy, total=jobs, start=False) for policy in policies}
+
+        def tell(policy: str, done: int) -> None:
+            progress.start_task(tasks[policy])
+            progress.update(tasks[policy], completed=done)
+
+        yield tell
+
+
+def _lines(jobs: int) -> ReportProgress:
+    last_s = time.monotonic()
+
+    def tell(policy: str, done: int) -> None:
+        nonlocal last_s
+        if time.monotonic() - last_s >= LINE_EVERY_S:
+            last_s = time.monotonic()
+            typer.echo(f"{policy}: {done:,} of {jobs:,} jobs", err=True)
+
+    return tell

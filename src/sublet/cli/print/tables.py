@@ -19,7 +19,9 @@ from sublet.errors import MissingExtra
 __all__ = [
     "Output",
     "command_line",
+    "describe_place",
     "form",
+    "is_present",
     "print_document",
     "print_line",
     "print_notes",
@@ -155,3 +157,17 @@ def _rule() -> str:
 def _bold(text: str) -> str:
     plain = "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb" or not sys.stdout.isatty()
     return text if plain else typer.style(text, bold=True)
+
+
+def is_present(file: str) -> bool:
+    """Whether `file`, named from the data folder, can be read here."""
+    from sublet import data
+
+    return data.bundled(file).exists() or (data.external() / file).exists()
+
+
+def describe_place(file: str, *, bundled: bool) -> str:
+    """Origin of its file, for a table."""
+    if bundled:
+        return "bundled"
+    return "read from SUBLET_DATA" if is_present(file) else "read from SUBLET_DATA (absent)"

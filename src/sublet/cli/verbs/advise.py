@@ -74,7 +74,7 @@ def advise(  # noqa: PLR0913 - one argument per option
     from sublet.advise.frontier import Limits
     from sublet.cli.parse.advice import profile_from, recommendable_offers
     from sublet.domain.quantity import positive, whole
-    from sublet.market.gpus import load_gpus
+    from sublet.market.catalogue import load_gpus
 
     whole("--top", top, 1)
     whole("--seed", seed)

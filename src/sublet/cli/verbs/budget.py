@@ -66,7 +66,7 @@ def set_limits(  # noqa: PLR0913 - one for each limit
     if whose or amount is not None:
         if burn or average or purse:
             raise InvalidValue("--burn, --average, --purse", "given", "said in a call of their own: they are of all")
-        _set_purse(whose, amount, document=opt.wants_document(output, json))
+        _set_total(whose, amount, document=opt.wants_document(output, json))
         return
     body = {
         "burn_limit_usd_per_h": None if burn is None else parse_price("--burn", burn).usd_per_h,
@@ -80,9 +80,9 @@ def set_limits(  # noqa: PLR0913 - one for each limit
     _tell(connect().post("/v1/budget", given), document=opt.wants_document(output, json))
 
 
-def _set_purse(whose: list[tuple[str, str]], amount: str | None, *, document: bool) -> None:
+def _set_total(whose: list[tuple[str, str]], amount: str | None, *, document: bool) -> None:
     from sublet.api.client import connect
-    from sublet.cli.parse.values import parse_purse
+    from sublet.cli.parse.values import parse_total
     from sublet.errors import InvalidValue
 
     if len(whose) != 1:
@@ -92,7 +92,7 @@ def _set_purse(whose: list[tuple[str, str]], amount: str | None, *, document: bo
     if amount is None:
         next_step = f"sublet budget set --{level}{f' {name}' if name else ''} 500/month"
         raise InvalidValue("amount", None, f"USD, USD/day, USD/week, USD/month or none, as in: {next_step}")
-    usd, period = parse_purse("amount", amount)
+    usd, period = parse_total("amount", amount)
     found = connect().post("/v1/budgets", {"level": level, "name": name, "amount_usd": usd, "period": period})
     if document:
         print_document(found)

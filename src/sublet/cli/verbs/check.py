@@ -48,7 +48,12 @@ def check(
         raise InvalidValue("--hosts", str(hosts), f"left out beside --provider {provider}")
     provider = "ssh" if hosts is not None else provider
     if iam:
-        _print_iam()
+        import json as jsonlib
+
+        from sublet.cli.work.rights import narrow_policy_of
+        from sublet.runtime.settings import default_state_dir
+
+        typer.echo(jsonlib.dumps(narrow_policy_of(default_state_dir()), indent=2))  # for `aws iam put-role-policy`
         return
     if for_real:
         _try_a_node(context, provider, hosts, purse, document=wants_document(output, json))
@@ -138,6 +143,7 @@ def _check_packages() -> Iterator[Finding]:
 
 
 def _check_aws(*, insist: bool) -> Iterator[Finding]:
+    from sublet.cli.work.rights import server_id
     from sublet.errors import SubletError
     from sublet.market.catalogue import load_catalogue
     from sublet.runtime.providers.aws.calls import client_maker
@@ -160,7 +166,7 @@ def _check_aws(*, insist: bool) -> Iterator[Finding]:
         return
     yield Finding(name="aws", ok=True, text=f"{path}: {len(offers)} offers")
     make = client_maker(config.endpoint_url) if config.endpoint_url else make
-    yield from aws_findings(make, config, offers, _now(), server=_server_id() or "check")
+    yield from aws_findings(make, config, offers, datetime.now(UTC), server=server_id(default_state_dir()) or "check")
 
 
 def _check_ssh(*, insist: bool, hosts: Path | None) -> Iterator[Finding]:
@@ -201,49 +207,3 @@ def _named_hosts() -> str:
 
     before = last_run.last_settings(default_state_dir())
     return "" if before is None else before.hosts
-
-
-def _print_iam() -> None:
-    """As JSON, ready for `aws iam put-role-policy`."""
-    import json
-
-    from sublet.api.state import StateDir
-    from sublet.runtime.controller_host.rights import anchor_statements
-    from sublet.runtime.providers.aws.build import server_id_from
-    from sublet.runtime.providers.aws.config import config_path, read_config
-    from sublet.runtime.providers.aws.rights import narrow_policy
-    from sublet.runtime.settings import default_state_dir
-    from sublet.runtime.store import Store
-
-    folder = default_state_dir()
-    config = read_config(config_path(folder))
-    server = _server_id()
-    if server is None:  # a directory that no controller has had yet: it gets its name now
-        StateDir(folder).prepare()
-        store = Store(folder / "log.sqlite")
-        try:
-            server = server_id_from(store)
-        finally:
-            store.close()
-    policy = narrow_policy(config, server)
-    if config.anchor_profile or not config.controller:
-        policy["Statement"] += anchor_statements(config, server)
-    typer.echo(json.dumps(policy, indent=2))
-
-
-def _server_id() -> str | None:
-    from sublet.runtime.settings import default_state_dir
-    from sublet.runtime.store import MetaKey, Store
-
-    path = default_state_dir() / "log.sqlite"
-    if not path.exists():
-        return None
-    store = Store(path)
-    try:
-        return store.get(MetaKey.SERVER_ID)
-    finally:
-        store.close()
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)

@@ -33,8 +33,8 @@ def convert(
 ) -> None:
     """Print the change that makes a training script elastic, as a diff; nothing is written without -w.
 
-    The result is run for some steps at one worker and at two, and with workers killed. If that differs, or cannot run,
-    nothing is written either, and the exit code is 1.
+    The result is run for some steps at one worker and at two, and with workers killed. If what is trained differs, or
+    it cannot run, nothing is written either, and the exit code is 1. Lines and files that differ are told.
     """
     from sublet.cli.print.looks import look_lines
     from sublet.cli.work.script.convert import found_in, tried, write_beside
@@ -54,7 +54,7 @@ def convert(
     report = None
     if rehearse:
         report = tried(script, read, made.text, arguments or [], Path.cwd(), lambda said: typer.echo(said, err=True))
-    trusted = report is None or report.verdict == "alike"
+    trusted = report is None or report.trains_alike
     backup = write_beside(read, made.text) if write and trusted else None
     if as_json:
         print_document(

@@ -119,6 +119,7 @@ def _aws(folder: Path, regions: list[str], *, live: bool) -> list[Left]:
     """Instances in the regions of aws.toml and earlier rents; and in `regions`, also without the directory."""
     import asyncio
 
+    from sublet.cli.work.rights import server_id
     from sublet.runtime.providers.aws.config import config_path, read_config
     from sublet.runtime.providers.aws.records import InstanceRecord, InstanceRecords
 
@@ -128,7 +129,7 @@ def _aws(folder: Path, regions: list[str], *, live: bool) -> list[Left]:
         regions, held = [*regions, *records.regions(read_config(path).regions)], records.read()
     if not regions:
         return []
-    found, server = asyncio.run(_instances(_endpoint(folder), set(regions))), _server_id(folder)
+    found, server = asyncio.run(_instances(_endpoint(folder), set(regions))), server_id(folder)
     return [
         _left(each, wanted, orphan=False)
         if (wanted := _why_an_anchor_stays(each, server, folder))
@@ -212,19 +213,6 @@ def _reason_not_ours(instance: Instance, record: InstanceRecord | None, folder: 
     if record is None or (instance.expires_unix or 0.0) > record.known_unix:
         return "of a controller of which this directory is an old copy"
     return ""
-
-
-def _server_id(folder: Path) -> str | None:
-    from sublet.runtime.store import MetaKey, Store
-
-    path = folder / "log.sqlite"
-    if not path.exists():
-        return None
-    store = Store(path)
-    try:
-        return store.get(MetaKey.SERVER_ID)
-    finally:
-        store.close()
 
 
 def _end(left: Left, folder: Path) -> None:

@@ -56,7 +56,7 @@ def move(
         record = hosted.raise_host(
             state, before, kind=anchor_type or "", send_credentials=send_credentials, quiet=document
         )
-        text = f"the controller goes on on {record.instance} at {record.address}; all commands work through it"
+        text = f"the controller goes on at {record.instance} at {record.address}; all commands work through it"
     if document:
         print_document({"schema_version": 1, "state_dir": str(state.path), "to": to, "told": text})
     else:

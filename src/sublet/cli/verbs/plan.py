@@ -26,7 +26,7 @@ CHECKPOINT_S = 300.0  # between two checkpoints of a job that states none
 
 def _complete_kinds(incomplete: str) -> list[str]:
     """The last of several kinds of GPU, separated by commas."""
-    from sublet.market.gpus import load_gpus
+    from sublet.market.catalogue import load_gpus
 
     before, comma, last = incomplete.rpartition(",")
     return [before + comma + name for name in load_gpus() if name.startswith(last)]

@@ -255,8 +255,7 @@ def _only_told(path: Path, recorded: Iterable[str], tell: _Teller) -> dict[str, 
 
 def _lived(path: Path, recorded: Iterable[str], tell: _Teller, kernel: Kernel | None = None) -> dict[str, Any]:
     """From the first line on, or from where `kernel` is."""
-    from sublet.kernel.journal import open_journal
-    from sublet.kernel.replayer import relive
+    from sublet.kernel.journal import open_journal, relive
 
     times: list[float] = []
     living, steps = open_journal(recorded, source=str(path), kernel=kernel)

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from sublet.cli.options import Json, Output, OutputOption, wants_document
-from sublet.cli.print.data_files import describe_place, is_present
-from sublet.cli.print.tables import command_line, print_document, print_notes, print_table
+from sublet.cli.print.tables import command_line, describe_place, is_present, print_document, print_notes, print_table
 from sublet.domain.units import SECONDS_PER_H
 
 if TYPE_CHECKING:

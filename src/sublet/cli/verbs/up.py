@@ -70,7 +70,11 @@ def up(  # noqa: PLR0913 - one argument per option
     ] = None,
     policy: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="A name from 'sublet policies'.", autocompletion=opt.complete_policy),
+        typer.Option(
+            metavar="NAME",
+            help="A name from 'sublet policies', with its options if need be: 'mip(horizon_s=3600)'.",
+            autocompletion=opt.complete_policy,
+        ),
     ] = None,
     hurry: Annotated[
         bool | None,
@@ -255,7 +259,7 @@ def _start_on(chosen: Mapping[str, Any], *, kind: str, send_credentials: bool, d
     """The same on a controller host; one that is there, or was stopped, goes on as it was."""
     from sublet.api.state import StateDir
     from sublet.cli.parse.values import parse_price
-    from sublet.cli.work import going_on, hosted
+    from sublet.cli.work import hosted
     from sublet.cli.work.taking_along import refuse_to_strand, take_along
     from sublet.runtime import last_run
     from sublet.runtime.controller_host.record import on_host
@@ -264,7 +268,7 @@ def _start_on(chosen: Mapping[str, Any], *, kind: str, send_credentials: bool, d
     state = StateDir(default_state_dir())
     state.prepare()
     if (there := on_host(state.path)) is not None:
-        record, settings = going_on.go_on_there(
+        record, settings = hosted.go_on_there(
             state, there, chosen, flags=FLAGS, kind=kind, send_credentials=send_credentials, quiet=document
         )
         _tell_of_anchor(state, record, settings, document=document)
@@ -332,14 +336,18 @@ def _engine_for(provider: str) -> str:
     return provider if provider in plugins.names("sublet.engines") else "local"
 
 
-def _check_policy(name: str, hint: str = "") -> str:
+def _check_policy(text: str, hint: str = "") -> str:
     from sublet import plugins
     from sublet.errors import UnknownName
 
-    known = plugins.names("sublet.policies")
+    known, (name, options, _) = plugins.names("sublet.policies"), text.partition("(")
     if name not in known:
         raise UnknownName("policy", name, known, hint=hint)
-    return name
+    if options:
+        from sublet.policies.named import policy_named  # it imports the policy, which takes time
+
+        policy_named(text)
+    return text
 
 
 def _describe_limits(settings: Settings) -> str:

@@ -26,8 +26,7 @@ from sublet.machine.files import FILES
 from sublet.machine.remote import is_remote
 from sublet.machine.wall import WALL
 from sublet.runtime.controller.files import CARRIED, Anchor, Commit
-from sublet.runtime.file_sync.content import LARGE_PART_BYTES
-from sublet.runtime.file_sync.manifest import Entry, write_manifest
+from sublet.runtime.file_sync.content import LARGE_PART_BYTES, Entry, write_manifest
 from sublet.train.checkpoint.manifest import read_manifest
 from sublet.train.checkpoint.store import Copied, copy_newest, open_store
 

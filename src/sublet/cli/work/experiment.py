@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sublet.cli.parse.scenario import ScenarioOptions, forecast_from, scene_from, workload_from
-from sublet.cli.print.progress import ReportProgress, show_progress
+from sublet.cli.print.comparison import ReportProgress, show_progress
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

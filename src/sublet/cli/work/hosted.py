@@ -1,4 +1,7 @@
-"""A controller on a controller host, from the laptop's side: what `up --on`, `down` and `move` share."""
+"""A controller on a controller host, from the laptop's side: what `up --on`, `down` and `move` share.
+
+Where a controller is on its host already, it goes on as it was started, but for limits on spending, which it is told.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
     from sublet.runtime.controller_host.record import HostRecord
     from sublet.runtime.settings import Settings
 
-__all__ = ["bring_back", "raise_host", "started_with"]
+__all__ = ["bring_back", "go_on_there", "raise_host", "refuse_what_stays", "started_with"]
 
 
 def started_with(state: StateDir) -> Settings:
@@ -139,3 +142,59 @@ def _own_credentials() -> dict[str, str]:
     keys = found.get_frozen_credentials()
     facts = {"AWS_ACCESS_KEY_ID": keys.access_key, "AWS_SECRET_ACCESS_KEY": keys.secret_key}
     return {**facts, **({"AWS_SESSION_TOKEN": keys.token} if keys.token else {})}
+
+
+LIMITS = {  # as the API calls them
+    "burn_usd_per_h": "burn_limit_usd_per_h",
+    "average_usd_per_h": "average_usd_per_h",
+    "purse_usd": "purse_usd",
+}
+
+
+def go_on_there(
+    state: StateDir,
+    record: HostRecord,
+    chosen: Mapping[str, Any],
+    *,
+    flags: Mapping[str, str],
+    kind: str,
+    send_credentials: bool,
+    quiet: bool,
+) -> tuple[HostRecord, Settings]:
+    """The controller host, and what its controller goes by: the limits are those that it says itself."""
+    from sublet.api.client import connect
+
+    before = started_with(state)
+    refuse_what_stays(before, chosen, record, flags=flags, kind=kind)
+    record = raise_host(state, before, kind=kind, send_credentials=send_credentials, quiet=quiet)
+    client, limits = connect(state.path), {LIMITS[name]: chosen[name] for name in LIMITS if name in chosen}
+    found = client.post("/v1/budget", limits) if limits else client.get("/v1/budget")
+    return record, replace(before, **{name: found[said] for name, said in LIMITS.items()})
+
+
+def refuse_what_stays(
+    before: Settings, chosen: Mapping[str, Any], record: HostRecord, *, flags: Mapping[str, str], kind: str
+) -> None:
+    """BadInput for what a controller that lives cannot be told."""
+    from sublet.errors import BadInput
+
+    others = {name: value for name, value in chosen.items() if name not in LIMITS and value != getattr(before, name)}
+    stays = [f"{flags[name]} {_text(value)} (it has {_text(getattr(before, name))})" for name, value in others.items()]
+    if kind and kind != record.kind:
+        stays.append(f"--anchor-type {kind} (it is a {record.kind})")
+    if any(name in chosen and chosen[name] is None for name in LIMITS):
+        stays.append("--no-budget ('sublet budget set' raises a limit of a controller that runs, and removes none)")
+    if stays:
+        why = f"the controller on {record.instance} was started otherwise, and would not hear of {', '.join(stays)}"
+        hint = "'sublet down' saves its jobs; 'sublet up --on aws' with these options goes on with them"
+        raise BadInput("sublet up --on aws", why, hint=hint)
+
+
+def _text(value: Any) -> str:
+    if value is None or value == ():
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)

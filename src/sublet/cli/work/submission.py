@@ -1,4 +1,10 @@
-"""From a specification to a job of the controller, or to what would become of it: what `submit` and `run` share."""
+"""From a specification to a job of the controller, or to what would become of it: what `submit` and `run` share.
+
+Break-even of a controller host: its price by the hour against the losses when a laptop with a controller goes away. A
+controller that is gone renews no lease: its nodes run on for a lease, are paid for, and then end. Training in that time
+that is not saved is lost as well. Its amount is unknown beforehand, and it is left out: the controller host pays
+sooner.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +16,24 @@ import typer
 from sublet.cli.print.log import follow_log
 from sublet.cli.print.submission import print_dry_run, print_submitted
 from sublet.cli.print.tables import print_document, print_line, print_notes
+from sublet.domain.units import SECONDS_PER_H
+
+__all__ = ["loss_usd", "pays_every_h", "submit_spec"]
+
+
+def loss_usd(usd_per_h: float, lease_s: float) -> float:
+    """The least cost of nodes of this price after their controller has gone."""
+    return usd_per_h * lease_s / SECONDS_PER_H
+
+
+def pays_every_h(usd_per_h: float, *, lease_s: float, anchor_usd_per_h: float) -> float:
+    """Hours between two such losses at which both ways cost the same: with more the controller host is cheaper."""
+    return loss_usd(usd_per_h, lease_s) / anchor_usd_per_h if anchor_usd_per_h else float("inf")
+
 
 if TYPE_CHECKING:
     from sublet.runtime.jobs.spec import JobSpec
 
-__all__ = ["submit_spec"]
 
 INFEASIBLE = 112
 
@@ -50,7 +69,6 @@ def submit_spec(spec: JobSpec, *, dry_run: bool, follow: bool, as_json: bool) ->
 def _of_an_anchor(usd_per_h: float, state_dir: Path) -> list[str]:
     """Whether the controller should live elsewhere, where it could."""
     from sublet.errors import SubletError
-    from sublet.runtime.controller_host.worth import loss_usd, pays_every_h
     from sublet.runtime.providers.aws.config import config_path, read_config
 
     try:

@@ -19,9 +19,16 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from sublet.perf.preemption.cycles import RARE, Toll, checkpoint_interval_s, undisturbed
+from sublet.perf.preemption.cycles import (
+    RARE,
+    Toll,
+    checkpoint_interval_s,
+    cut_off,
+    undisturbed,
+    uninterrupted,
+    varies_per_s,
+)
 from sublet.perf.preemption.survivors import Pausing
-from sublet.perf.preemption.variance import cut_off, uninterrupted, varies_per_s
 from sublet.solve.arrays import Floats
 
 __all__ = ["carry_on"]

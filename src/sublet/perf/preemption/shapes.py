@@ -12,9 +12,8 @@ from sublet.domain.shape import Shape
 from sublet.domain.units import SECONDS_PER_H
 from sublet.perf.preemption.carrying_on import carry_on
 from sublet.perf.preemption.cycles import Recovery, Toll, checkpoint_interval_s, speed_kept, toll_of_waiting
-from sublet.perf.preemption.kinds import kind_of
 from sublet.perf.preemption.reclaims import Reclaims, hits_per_h
-from sublet.perf.preemption.survivors import nodes_of, pausing, spot_nodes, survivors_of
+from sublet.perf.preemption.survivors import kind_of, nodes_of, pausing, spot_nodes, survivors_of
 from sublet.solve.arrays import Floats, Ints
 
 __all__ = ["shapes_kept", "spot_speed", "toll_of"]

@@ -1,14 +1,14 @@
-"""What jobs may choose from: shapes in which they run, in time, within their purses, without gambles; and what is told.
+"""The shapes that jobs may choose, and notes for owners: they run, in time, within budgets, without gambles.
 
-A deadline raises the value of the job's time until it is met. A purse strikes out what it cannot pay to the end, as
-long as there are shapes that it can; where there are none, only the cheapest is left, which takes it furthest. A market
-that is sold out now may be back, so that it counts: who has two cents left waits for spot rather than be moved on
+A deadline raises the value of the job's time until it is met. A total budget rules out what it cannot pay to the end,
+as long as there are shapes that it can. Where there are none, only the cheapest is left, which takes it furthest. A
+market that is sold out now may be back, so it counts: a job with two cents left waits for spot rather than be moved on
 demand, where they last a minute.
 
-What was refused may be refused again: nothing that is there, or on its way, is given up to ask for it once more. A
-cloud that does not tell how many nodes it has is asked by renting one. A job that trains can let others ask: it trains
-on until the node is there. It cannot if the node that boots for it would be given back meanwhile, or if there is no
-money to hold both. Then it stays with what it has; who has nothing asks for anything.
+A request that was refused may be refused again: no node that is there, or on its way, is given up for it. A cloud that
+does not tell how many nodes it has is asked by renting one. A job that trains can let others ask: it trains on until
+the node is there. It cannot if the node that boots for it would be given back meanwhile, or if there is no money to
+hold both. Then it stays with its GPUs; a job that has nothing asks for anything.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Told(Mapping[str, str]):
 
 
 def ask(decision: Decision, jobs: Jobs) -> tuple[Asked | None, Mapping[str, str]]:
-    """Who of the jobs of a decision could run at all, None if nobody; and what owners should know, by job."""
+    """The jobs of a decision that could run at all, None if none can; and notes for owners, by job."""
     table = all_options(decision, jobs)
     notes = _narrow(decision, table, jobs)
     told = Told({jobs.states[row].job.id: notes[row] for row in sorted(notes)})
@@ -105,7 +105,7 @@ def all_options(decision: Decision, jobs: Jobs) -> OptionsTable:
 
 
 def _narrow(decision: Decision, table: OptionsTable, jobs: Jobs) -> dict[int, str | Late]:
-    """Strike out what jobs may not choose, and tell what their owners should know of the rest, by row."""
+    """Rule out what jobs may not choose, and note what their owners should know of the rest, by row."""
     states, terms = jobs.states, decision.terms
     notes = _hurry(decision, table, jobs)
     for row in (table.need_J == np.inf).nonzero()[0].tolist():  # it has no shape at all
@@ -128,7 +128,7 @@ def _narrow(decision: Decision, table: OptionsTable, jobs: Jobs) -> dict[int, st
 
 
 def _within_total(decision: Decision, table: OptionsTable, jobs: Jobs) -> None:
-    """Strike out what costs more than is left of all money, the least for all others taken off. Cost: O(J C)."""
+    """Rule out what costs more than is left of all money, the least for all others taken off. Cost: O(J C)."""
     terms, unspent = decision.terms, decision.terms.snapshot.unspent
     if unspent is None or terms.snapshot.budget.until_s is not None or not decision.rented:
         return
@@ -143,7 +143,7 @@ def _within_total(decision: Decision, table: OptionsTable, jobs: Jobs) -> None:
 
 
 def _hurry(decision: Decision, table: OptionsTable, jobs: Jobs) -> dict[int, str | Late]:
-    """Who would come too late hurries, if that helps; whom nothing helps is told so. Cost: O(J C) for all these."""
+    """Hurry jobs that would come too late, if that helps; note where nothing helps. Cost: O(J C) for all these."""
     left_h_J = (jobs.deadline_s_J - decision.terms.now_s) / SECONDS_PER_H
     notes: dict[int, str | Late] = {}
     if not (left_h_J < np.inf).any() or not table.cost_JC.shape[1]:
@@ -155,7 +155,7 @@ def _hurry(decision: Decision, table: OptionsTable, jobs: Jobs) -> dict[int, str
         return notes
     hopeless, others = too_late(table, late, left_h_J[late])
     notes.update(hopeless)
-    rented = decision.rented  # else who hurries chooses no other shape than it does anyway: the fastest
+    rented = decision.rented  # else a job in a hurry chooses no other shape than it does anyway: the fastest
     for row in others:
         state, menu = jobs.states[row], table.menus[row]
         if menu.shapes and (rented or not table.last_J[row]):
@@ -176,7 +176,7 @@ def _options_by_value(decision: Decision, state: JobState, menu: Menu) -> Callab
 
 
 def _describe_endless(job: Job, sites: Sites) -> str:
-    """What to tell the owner of a job that runs nowhere, if that is so because no work would be kept; else nothing."""
+    """The note for the owner of a job that runs nowhere, if that is so because no work would be kept; else ""."""
     pools = []
     for site in sites:
         least_nodes = math.ceil(job.min_gpus / site.gpus_per_node)
@@ -206,10 +206,10 @@ def in_time(options_at: Callable[[float], Options], plain: Options, left_h: floa
 
 
 def too_late(table: OptionsTable, late: Ints, left_h: Floats) -> tuple[dict[int, Late], list[int]]:
-    """Of these rows, with so many hours left: which ends too late whatever is paid, and whom paying more may help.
+    """Of these rows, with so many hours left: those that end too late anyway, and those that more money may help.
 
     As `in_time`, of those with no phase ahead and so for good: how long a shape takes does not depend on what time is
-    worth. Whom any shape serves is in neither. Cost: O(C) each.
+    worth. A job that any shape serves is in neither. Cost: O(C) each.
     """
     cost_LC = table.cost_JC[late]
     hours_LC = np.where(cost_LC < np.inf, table.hours_JC[late], np.inf)

@@ -1,18 +1,26 @@
-"""Who gets which GPUs of a cluster that is paid for anyway: the split that is worth most.
+"""Sharing out a cluster that is paid for anyway: the split that is worth most.
 
-An hour of a job costs its owner that hour, and all others what its GPUs are worth to them: their going rate
-(`going_rate`), which counts for more where little is left to do, because the GPUs are free again soon. A job is worth
-what it costs in the shape in which that buys most work; and of its shapes the value is
+An hour of a job costs its owner that hour, and all others what its GPUs are worth to them: their going rate. That
+counts for more where little work is left, because the GPUs are free again soon. A job is worth its cost in the shape in
+which that buys most work. Of its shapes the value is
 
     (1 + rate x GPUs of that shape)  x  (work done / work done in that shape) ** power  x  a power of its age
         x  the part of the time that is not lost to the pause
 
-The split with the largest sum is found exactly, among those in which nobody waits for want of the least that it needs,
+The split with the largest sum is found exactly. It is one of those in which no job waits for the least that it needs,
 as far as that goes round.
 
-Who is alone on a cluster could have all of it, and would end a little sooner for many times the GPU-hours; the next one
-that comes would make it pause to give most of them back. So a wider shape counts only if it is efficient: from the
-narrower one that counts, work must grow by a power of the GPUs. Who has a deadline may have all that helps.
+A job alone on a cluster could have all of it, and would end a little sooner for many times the GPU-hours. The next one
+that comes would make it pause to give most of them back. So a larger shape counts only if it is efficient: from the
+smaller one that counts, work must grow by a power of the GPUs. A job with a deadline may have all that helps.
+
+A GPU that is paid for costs no rent, but a job that has it keeps it from others. If each job paid so many job-hours for
+an hour of a GPU, it would take the shape in which its time and its GPUs together cost least,
+
+    (1 + price x GPUs) / work done in an hour
+
+The going rate is the one price at which jobs want as many GPUs as there are. So a job that scales badly pays for its
+time, one that scales well for its GPUs.
 """
 
 from __future__ import annotations
@@ -22,31 +30,50 @@ from functools import lru_cache
 
 import numpy as np
 
+from sublet.domain.demand import Ended
 from sublet.domain.units import SECONDS_PER_H
 from sublet.planning.jobs import Jobs
 from sublet.planning.menu import Menu
 from sublet.planning.options import OptionsTable
 from sublet.planning.value_of_time import ValueOfTime
-from sublet.policies.price.choices import SAFETY
-from sublet.policies.price.congestion import WAIT, uses_of
-from sublet.policies.price.going_rate import going_rate, paid_for_gpus
+from sublet.policies.price.beliefs import SHORT_FIRST, believed_left_h
+from sublet.policies.price.choices import SAFETY, TRIFLE_H, Asked
+from sublet.policies.price.congestion import BEFORE, WAIT
+from sublet.policies.price.decision import Decision, WorkBelief
 from sublet.solve.arrays import Bools, Floats, Ints
 from sublet.solve.knapsack.split import best_split
 from sublet.solve.mip.moves import Coupled, best_moves
 
-__all__ = ["Claims", "Split", "efficient", "efficient_shapes", "hurries", "split", "turns"]
+__all__ = [
+    "Claims",
+    "Split",
+    "efficient",
+    "efficient_shapes",
+    "going_rate",
+    "hurries",
+    "split",
+    "split_cluster",
+    "turns",
+]
 
-SHORT_FIRST = 0.35  # power of the work left, in what GPUs cost a job: 0 is blind to it, 1 all but starves long jobs
+SIZED = frozenset({WorkBelief.DECLARED, WorkBelief.LEARNED})  # what is believed is near what is
+
 CONCAVE = 0.85  # power of the work done: below 1 fewer jobs move far
 AGE = 0.2  # power of a job's age: what keeps the longest from waiting for ever costs the mean next to nothing
 YOUNG_H = 0.5  # beside its age
-AGAIN = 0.33  # a shape is thought to last so many times as long as the job has kept what it has: who moves, moves again
+AGAIN = 0.33  # a shape is thought to last so many times as long as the job has kept what it has
 SOON_H = 0.05  # beside the time that it has kept it
-DUE = 1e6  # times the value of any other: who has waited too long comes first, the oldest before all
-TRIFLE_H = 1e-9  # what is all but done lasts this long
+DUE = 1e6  # times the value of any other: jobs that waited too long come first, the oldest before all
 TOLERANCE = 0.1  # of the value of the best split over several pools: what is proven beyond it buys nothing
 IN_ORDER = 1e-6  # relative: enough to tell jobs that are alike apart
 LEAST_POWER = 0.25  # twice the GPUs do at least 19 % more
+
+LEAST, MOST = 1e-5, 1e3  # job-hours per GPU-hour
+CLOSE = 1.03  # a price is found to a factor of this: it only weighs jobs against one another
+SOME = 0.1  # where there is enough of all pools together, and not of one: whence prices drift apart
+ROUNDS = 10  # of letting prices of several pools drift apart
+DRIFT = 0.6  # power of what is wanted over what is there
+FURTHEST = 3.0  # in one round
 
 # These were chosen on jobs that no study reports: Pollux's at load 1, saturn-1 to 4, philly-1, 2, 4 and 5
 # (docs/background/sharing-a-cluster.md).
@@ -57,7 +84,7 @@ LEAST_POWER = 0.25  # twice the GPUs do at least 19 % more
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claims:
-    """What all have to say: options now, GPU-hours left at their most efficient over their weight, what they have."""
+    """The claims of all jobs: options now, GPU-hours left at their most efficient over their weight, GPUs held."""
 
     table: OptionsTable
     left_h_J: Floats
@@ -79,6 +106,17 @@ class Split:
 
     column_J: Ints
     price_R: Floats
+
+
+def split_cluster(decision: Decision, asked: Asked) -> tuple[Split, bool, bool]:
+    """Share out a cluster where nothing is saved, or is to be saved, by leaving a GPU idle.
+
+    Beside it: whether some come first by a deadline, and whether all are content (`_are_content`).
+    """
+    efficient_JC = efficient(asked.jobs, decision.value)
+    claims = _claims(decision, asked, efficient_JC)
+    found, by_deadline = split(claims, decision.terms.alone_R), bool((claims.turn_J < np.inf).any())
+    return found, by_deadline, _are_content(decision, asked, efficient_JC, found.column_J)
 
 
 def split(claims: Claims, most_R: Floats) -> Split:
@@ -105,9 +143,10 @@ def _possible(claims: Claims, most_R: Floats) -> Bools:
 
 
 def _sure(claims: Claims, can_JC: Bools) -> Ints | None:
-    """What is worth most to each, where that is clear without values; None if it is not for all of them.
+    """The best column of each job, where that is clear without values; None if it is not for all of them.
 
-    Who trains in the fastest shape wants no other, for it would pause to do no more; who has but one takes it.
+    A job that trains in the fastest shape wants no other: it would pause to do no more. A job with but one shape takes
+    it.
     """
     rate_JC = np.where(can_JC, claims.table.rate_JC, 0.0)
     most_J = rate_JC.max(axis=1)
@@ -121,7 +160,7 @@ def _sure(claims: Claims, can_JC: Bools) -> Ints | None:
 
 def _most_valuable(claims: Claims, can_JC: Bools, most_R: Floats) -> Split:
     table, value_JC = claims.table, _values(claims, can_JC, most_R)
-    # Waiting is a column before the others; who must run loses more by it than all others could gain.
+    # Waiting is a column before the others; a job that must run loses more by it than all others could gain.
     everything = float(value_JC.max(axis=1, initial=0.0).sum())
     wait_J1 = np.where(_must_run(claims, float(most_R.sum())), -1.0 - everything, 0.0)[:, None]
     gain_JC = np.concatenate((wait_J1, value_JC), axis=1)
@@ -136,8 +175,8 @@ def _most_valuable(claims: Claims, can_JC: Bools, most_R: Floats) -> Split:
         sizes_JC[:, 1:] = table.gpus_JC
         whole = best_split(gain_JC, int(most_R[0]), sizes=sizes_JC)
         return Split(column_J=np.asarray(whole.column_J) + WAIT, price_R=np.array([whole.price]))
-    uses_RJC = uses_of(table.row_KJC, table.gpus_KJC, len(most_R))
-    asked = Coupled.from_uses(gain_JC, [int(most) for most in most_R], uses_RJC)
+    limits = [int(most) for most in most_R]
+    asked = Coupled.from_rows(gain_JC, limits, np.pad(table.row_KJC, BEFORE), np.pad(table.gpus_KJC, BEFORE))
     found = best_moves(asked, start=start_J, tolerance=TOLERANCE, rough=True)
     return Split(column_J=np.asarray(found.column_J) + WAIT, price_R=found.price_R[: len(most_R)])
 
@@ -154,10 +193,11 @@ def _fits(table: OptionsTable, choice_J: Ints, most_R: Floats) -> bool:
 
 
 def _must_run(claims: Claims, room: float) -> Bools:
-    """Nobody waits so that others can be wider: the least that each needs is given first, the least work first.
+    """No job waits so that others can have more: the least that each needs is given first, the least work first.
 
-    Without this a crowd of short jobs would be so wide, and so wasteful, that the long ones never catch up. Where width
-    wastes nothing it is not needed: one after the other, jobs that scale perfectly end sooner than side by side.
+    Without this a crowd of short jobs would take so many GPUs, and waste so many, that the long ones never catch up.
+    Where more GPUs waste nothing it is not needed: one after the other, jobs that scale perfectly end sooner than side
+    by side.
     """
     if (claims.turn_J < np.inf).any():
         return _must_run_in_time(claims, room)
@@ -182,7 +222,7 @@ def _must_run(claims: Claims, room: float) -> Bools:
 
 
 def _must_run_in_time(claims: Claims, room: float) -> Bools:
-    """The same where deadlines are to be met: they go before all, also before who has only just got its GPUs."""
+    """The same with deadlines to be met: these go before all, also before jobs that have only just got their GPUs."""
     need_J, pinned_J = claims.table.need_J, claims.pinned_J
     order_J = np.lexsort((claims.left_h_J, -claims.due_s_J, ~pinned_J, claims.turn_J))
     if claims.table.perfect_J.all():
@@ -196,7 +236,7 @@ def _must_run_in_time(claims: Claims, room: float) -> Bools:
 
 
 def _values(claims: Claims, can_JC: Bools, most_R: Floats) -> Floats:
-    """What each shape is worth; -inf where it cannot be had. Worked out where it can: most rows are half padding."""
+    """The value of each shape; -inf where it cannot be had. Worked out where it can: most rows are half padding."""
     table, left_h_J = claims.table, claims.left_h_J
     weight_J = claims.weight_J / _median(claims.weight_J)  # only how they are to one another counts
     job_J, at = np.arange(len(table.menus)), can_JC.nonzero()
@@ -236,11 +276,54 @@ def _median(of_J: Floats) -> float:
     return float(sorted_J[middle] if len(of_J) % 2 else (sorted_J[middle - 1] + sorted_J[middle]) / 2.0)
 
 
-# ---------------------------------------------------------------------- what each may choose, and who comes first
+def _claims(decision: Decision, asked: Asked, efficient_JC: Bools) -> Claims:
+    jobs, terms, knows = asked.jobs, decision.terms, decision.knows
+    age_J = terms.now_s - jobs.submit_s_J
+    return Claims(
+        table=asked.table,
+        left_h_J=_left_h(asked, terms.snapshot.ended, knows),
+        efficient_JC=efficient_JC,
+        sized=knows in SIZED,
+        weight_J=jobs.weight_J,
+        age_h_J=age_J / SECONDS_PER_H,
+        kept_h_J=jobs.kept_s_J / SECONDS_PER_H,
+        due_s_J=np.maximum(0.0, age_J - decision.patience_s),
+        held_J=np.maximum(jobs.own_J, WAIT),  # also where it is not on the menu
+        runs_J=jobs.held_J,
+        pinned_J=jobs.pinned_J,
+        turn_J=turns(jobs, asked.table, terms.now_s),
+    )
+
+
+def _left_h(asked: Asked, ended: Ended, knows: WorkBelief) -> Floats:
+    """GPU-hours left of each job over its weight: as declared, or as believed."""
+    if knows is WorkBelief.DECLARED:
+        return np.maximum(TRIFLE_H, asked.jobs.gpu_hours_J)
+    return believed_left_h(asked, ended, knows)
+
+
+def _are_content(decision: Decision, asked: Asked, efficient_JC: Bools, column_J: Ints) -> bool:
+    """Whether all have what is worth most to them at any time to come: the fastest shape, where nothing is in doubt.
+
+    Their shapes cost no pause, and no other does more work. So another decision would give the same, until an event
+    brings or takes something.
+    """
+    jobs, table = asked.jobs, asked.table
+    if len(jobs.states) != decision.count or (column_J == WAIT).any():
+        return False
+    if not table.last_J.all() or (jobs.purse_J | jobs.core_J).any() or decision.terms.refusals is not None:
+        return False
+    if table.doubted_J.any():  # a speed that is measured meanwhile is no event
+        return False
+    most_J = np.where((table.cost_JC < np.inf) & efficient_JC, table.rate_JC, 0.0).max(axis=1)
+    return bool((table.rate_JC[np.arange(len(column_J)), column_J] >= most_J).all())
+
+
+# ---------------------------------------------------------------------- shapes that each may choose, and deadlines
 
 
 def hurries(jobs: Jobs, value: ValueOfTime) -> Bools:
-    """(J,): who has a deadline, or whose owner asked for the quickest; all, where no money is to be saved."""
+    """(J,): jobs with a deadline, or in a hurry by the wish of their owner; all, where no money is to be saved."""
     if value.worth is None:
         return np.ones(len(jobs.states), dtype=np.bool_)
     return np.asarray(np.isfinite(jobs.deadline_s_J) | jobs.hurries_J)
@@ -281,11 +364,11 @@ def efficient_shapes(menu: Menu, phase: int) -> Bools:
 
 
 def turns(jobs: Jobs, table: OptionsTable, now_s: float) -> Floats:
-    """(J,): who comes first by a deadline, the earliest that can be met, from 0 on; inf for all others. Cost: O(J C).
+    """(J,): places of jobs that come first by a deadline that can be met, the earliest 0; inf for all others.
 
     On one GPU no order meets deadlines that the earliest first does not, whatever comes later (Liu and Layland 1973).
-    So who has a deadline goes before who has none, however much time there seems to be: an hour that is given away may
-    be the one that a job needs that is not here yet.
+    So a job with a deadline goes before one without, however much time there seems to be. An hour that is given away
+    may be the one that a job needs that is not here yet. Cost: O(J C).
     """
     left_h_J, turn_J = (jobs.deadline_s_J - now_s) / SECONDS_PER_H, np.full(len(jobs.states), np.inf)
     if not (left_h_J < np.inf).any():
@@ -297,3 +380,69 @@ def turns(jobs: Jobs, table: OptionsTable, now_s: float) -> Floats:
     order_N = order_N[first_J[order_N]]
     turn_J[order_N] = np.arange(len(order_N))
     return turn_J
+
+
+# ---------------------------------------------------------------------- the going rate of a GPU
+
+
+def paid_for_gpus(price_R: Floats, row_KJC: Ints, gpus_KJC: Floats) -> Floats:
+    """(J, C): job-hours in an hour of each shape."""
+    if len(price_R) == 1:
+        return np.asarray(price_R[0] * gpus_KJC.sum(axis=0))
+    return np.asarray((price_R[row_KJC] * gpus_KJC).sum(axis=0))
+
+
+def going_rate(hours_JC: Floats, weight_J: Floats, row_KJC: Ints, gpus_KJC: Floats, most_R: Floats) -> Floats:
+    """(R,): job-hours per GPU-hour; nothing where there is enough for all.
+
+    `hours_JC` is how long a job takes for a unit of its own work. One price for all pools is found by halving; from
+    there those of pools of which more is wanted than there is rise, and others fall. Cost: O(J C), some twenty times.
+
+    >>> hours_JC, gpus_KJC = np.array([[1.0, 0.6, 0.45]] * 2), np.array([[[1.0, 2.0, 4.0]] * 2])
+    >>> row_KJC = np.zeros(gpus_KJC.shape, dtype=int)
+    >>> prices = [going_rate(hours_JC, np.ones(2), row_KJC, gpus_KJC, np.array([gpus])) for gpus in (8.0, 4.0, 2.0)]
+    >>> [round(float(price_R[0]), 1) for price_R in prices]  # 1 + 2 p < (1 + p) / 0.6 up to 2; 4 p: up to 0.25
+    [0.0, 0.3, 2.0]
+    """
+    wishes, rows = _Wanted(hours_JC, weight_J, row_KJC, gpus_KJC), len(most_R)
+    if (wishes.by_row(np.full(rows, LEAST)) <= most_R).all():
+        return np.zeros(rows)
+    low, high, most = LEAST, MOST, float(most_R.sum())
+    if wishes.gpus(low) <= most:  # of one pool there is not
+        return _apart(np.full(rows, SOME), wishes, most_R)
+    while high > low * CLOSE:
+        middle = (low * high) ** 0.5
+        low, high = (low, middle) if wishes.gpus(middle) <= most else (middle, high)
+    price_R = np.full(rows, high)
+    return price_R if rows == 1 else _apart(price_R, wishes, most_R)
+
+
+class _Wanted:
+    """GPUs that all jobs together want at a price."""
+
+    def __init__(self, hours_JC: Floats, weight_J: Floats, row_KJC: Ints, gpus_KJC: Floats) -> None:
+        possible_JC = np.where(hours_JC < np.inf, hours_JC, 0.0)
+        self.job_J, self.row_KJC, self.gpus_KJC = np.arange(len(hours_JC)), row_KJC, gpus_KJC
+        self.time_JC, self.held_KJC = weight_J[:, None] * hours_JC, gpus_KJC * possible_JC
+        self.gpus_JC, self.held_JC = gpus_KJC.sum(axis=0), self.held_KJC.sum(axis=0)
+
+    def gpus(self, price: float) -> float:
+        """Of all pools, where they cost the same."""
+        column_J = (self.time_JC + price * self.held_JC).argmin(axis=1)
+        return float(self.gpus_JC[self.job_J, column_J].sum())
+
+    def by_row(self, price_R: Floats) -> Floats:
+        paid_KJC = price_R[self.row_KJC] * self.held_KJC
+        column_J = (self.time_JC + (paid_KJC[0] if len(paid_KJC) == 1 else paid_KJC.sum(axis=0))).argmin(axis=1)
+        row_X = self.row_KJC[:, self.job_J, column_J].ravel()
+        return np.bincount(row_X, self.gpus_KJC[:, self.job_J, column_J].ravel(), minlength=len(price_R)).astype(
+            np.float64, copy=False
+        )
+
+
+def _apart(price_R: Floats, wishes: _Wanted, most_R: Floats) -> Floats:
+    for at in range(ROUNDS):
+        over_R = (wishes.by_row(price_R) + 1.0) / (most_R + 1.0)
+        over_R = np.minimum(np.maximum(over_R, 1.0 / FURTHEST), FURTHEST)
+        price_R = np.maximum(LEAST, price_R * over_R ** (DRIFT / (1.0 + 0.1 * at)))
+    return price_R

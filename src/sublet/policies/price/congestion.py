@@ -1,20 +1,24 @@
-"""When not everybody can have what suits them best: who gets what of pools that are short.
+"""Sharing out pools that are short, where not all jobs can have what suits them best.
 
 Each GPU of a short pool carries a surcharge per hour, raised until the wishes fit. All jobs shrink along their own
-curves, those that lose least by it first, and some go to another pool. It is in proportion to the work that a job has
-left: a GPU that speeds up a short job is free again soon, and on a short cluster that is what it is worth.
+curves, those that lose least by it first, and some go to another pool. The surcharge is in proportion to the work that
+a job has left: a GPU that speeds up a short job is free again soon, and on a short cluster that is what it is worth.
 
-Any split of short pools among many jobs is one of many that are nearly as good, and the best one changes with every
-minute that passes and every speed that is learned. So jobs that have a place keep it, unless a newcomer gains more by
-it than they lose: a new split is weighed against the steady one, in which those that have a place stay as far as there
-is room, and the others take what is left. Of those that have one, each may take what is better for it; none is moved so
-that another of them can be. For a newcomer they make room if that leaves fewer waiting, or if it pays. Newcomers have
-nothing to keep from one another: where nobody else gives way, the new split stands.
+Many splits of short pools are nearly as good as the best one, which changes with every minute and every speed that is
+learned. So jobs that have a place keep it, unless a newcomer gains more by it than they lose. A new split is weighed
+against the steady one: jobs with a place stay as far as there is room, and the others take the rest. Of those with a
+place, each may take what is better for it; none is moved so that another of them can be. They make room for a newcomer
+if that leaves fewer waiting, or if it pays. Newcomers have nothing to keep from one another: where no other job gives
+way, the new split stands.
 
-What it pays ends early. Who gives way would have made room anyway by the time it ends, so that what the newcomers gain
+The gain of a newcomer ends early: a job that gives way would have made room anyway by the time it ends. So the gain
 counts only until then:
 
-    sum over newcomers of (what it gains x the part of its time until somebody who loses would have ended)  >  losses
+    sum over newcomers of (its gain x the part of its time until a job that loses would have ended)  >  losses
+
+Money that rows share goes to the cheapest row. A job that cannot do without a dear one, because its owner wants a core
+on demand or because it runs nowhere else, would wait for as long as the cheap one can use all there is. So money is
+kept for the least of each job first (`obtainable_with_least`).
 """
 
 from __future__ import annotations
@@ -23,17 +27,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sublet.planning.least import obtainable_with_least
 from sublet.planning.options import OptionsTable
 from sublet.planning.terms import Terms
 from sublet.solve.arrays import Bools, Floats, Ints
 from sublet.solve.mip.moves import Coupled, best_moves
 
-__all__ = ["WAIT", "Fit", "Shares", "Wishes", "fit", "share_pools", "uses_of", "wishes"]
+__all__ = ["BEFORE", "WAIT", "Fit", "Wishes", "fit", "obtainable_with_least", "share_pools", "wishes"]
 
 WAIT = -1
+BEFORE = ((0, 0), (0, 0), (1, 0))  # a column for waiting, which uses nothing, before all others
 TRIES = 8  # quadruplings of a surcharge that is as much as all else together: beyond that nothing changes
-LEAST = 1e-6  # of the same: less moves nobody
+LEAST = 1e-6  # of the same: less moves no job
 CLOSE = 1e-3  # relative: what is left over is filled afterwards
 TOLERANCE = 0.002  # of the saving, where jobs are assigned to several pools
 
@@ -59,12 +63,12 @@ class Wishes:
     use_KJC: Floats  # GPU-hours, weighed by the work that is left
 
     def columns(self, surcharge_R: Floats) -> Ints:
-        """What each job wants at these surcharges."""
+        """The wish of each job at these surcharges."""
         column_J: Ints = (self.cost_JC + self.scarce(surcharge_R)).argmin(axis=1)
         return column_J
 
     def scarce(self, surcharge_R: Floats) -> Floats:
-        """What these surcharges come to."""
+        """The cost of these surcharges."""
         if not surcharge_R.any():
             return np.zeros_like(self.cost_JC)
         return np.asarray((surcharge_R[self.row_KJC] * self.use_KJC).sum(axis=0))
@@ -79,7 +83,7 @@ class Wishes:
 
     def fits(self, job: int, room_R: Floats) -> Bools:
         """Which of its shapes there is room for."""
-        room_R = np.maximum(room_R, 0.0)  # who needs none of a row needs no room there
+        room_R = np.maximum(room_R, 0.0)  # a shape that needs none of a row needs no room there
         return np.asarray((self.gpus_KJC[:, job] <= room_R[self.row_KJC[:, job]]).all(axis=0))
 
     def fits_beside(self, column_J: Ints, room_R: Floats) -> Bools:
@@ -98,18 +102,9 @@ class Wishes:
                 room_R[row] -= sign * gpus
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Shares:
-    """What each job that could run gets, and what a GPU of a short pool costs beside its rent."""
-
-    wishes: Wishes
-    column_J: Ints  # WAIT if it gets nothing
-    surcharge_R: Floats
-
-
 def share_pools(
     table: OptionsTable, work_J: Floats, rank_J: Floats, held_J: Ints, terms: Terms, *, by_owner: bool
-) -> Shares:
+) -> tuple[Wishes, Fit]:
     """Everybody at once, within what can be held. All but `terms` are of the jobs that were asked.
 
     `by_owner`: where no budget rules, each job has its own value of time, so that costs add up and places are kept.
@@ -117,7 +112,7 @@ def share_pools(
     every = wishes(table, work_J, terms.alone_R)
     rows = len(terms.rows)
     if not len(every.row_J):
-        return Shares(wishes=every, column_J=every.row_J, surcharge_R=np.zeros(rows))
+        return every, Fit(column_J=every.row_J, surcharge_R=np.zeros(rows))
     able, rank_J, held_J = table.take(every.row_J.tolist()), rank_J[every.row_J], held_J[every.row_J]
     free_J = every.columns(np.zeros(rows))
     split_by = _cheapest if by_owner and rows > 1 else fit
@@ -146,7 +141,7 @@ def share_pools(
             old_J = _pinned(every, held_J, rank_J, most_R)
         if not _pays(able, held_J, column_J, old_J):
             column_J = old_J
-    return Shares(wishes=every, column_J=column_J, surcharge_R=found.surcharge_R)
+    return every, Fit(column_J=column_J, surcharge_R=found.surcharge_R)
 
 
 def wishes(table: OptionsTable, work_J: Floats, most_R: Floats) -> Wishes:
@@ -169,22 +164,10 @@ def wishes(table: OptionsTable, work_J: Floats, most_R: Floats) -> Wishes:
     )
 
 
-def uses_of(row_KJC: Ints, gpus_KJC: Floats, rows: int) -> Ints:
-    """GPUs of each row, a column for nothing before all others."""
-    _, jobs, shapes = gpus_KJC.shape
-    use_RJC = np.zeros((rows, jobs, shapes + 1), dtype=np.intp)
-    job_J1, column_C = np.arange(jobs)[:, None], np.arange(1, shapes + 1)
-    use_RJC[row_KJC[0], job_J1, column_C] = gpus_KJC[0]
-    for row_JC, gpus_JC in zip(row_KJC[1:], gpus_KJC[1:], strict=True):
-        at = np.nonzero(gpus_JC)
-        use_RJC[row_JC[at], at[0], at[1] + 1] += gpus_JC[at].astype(np.intp)
-    return use_RJC
-
-
 def fit(all_wishes: Wishes, rank_J: Floats, most_R: Floats) -> Fit:
     """Shapes that fit. Where even the least is too much, those that rank behind (a larger number) wait.
 
-    Rows that are short carry one surcharge, at which their GPUs together suffice; who goes to which of several is an
+    Rows that are short carry one surcharge, at which their GPUs together suffice; the choice among several rows is an
     integer program. Cost: O(J C) a few dozen times, and that program.
     """
     rows = len(most_R)
@@ -253,17 +236,9 @@ def _assign(all_wishes: Wishes, surcharge_R: Floats, rank_J: Floats, most_R: Flo
     ample = int(all_wishes.gpus_KJC.sum(axis=0).max(axis=1).sum())
     limits = [int(min(most, ample)) for most in most_R]
     gain_JC = np.concatenate((wait_J1, saved_JC), axis=1)
-    row_KJC, units_KJC = _after_waiting(all_wishes.row_KJC), _after_waiting(all_wishes.gpus_KJC)
+    row_KJC, units_KJC = np.pad(all_wishes.row_KJC, BEFORE), np.pad(all_wishes.gpus_KJC, BEFORE)
     asked = Coupled.from_rows(gain_JC, limits, row_KJC, units_KJC)
     return np.asarray(best_moves(asked, tolerance=TOLERANCE).column_J) + WAIT
-
-
-def _after_waiting(number_KJC: Ints | Floats) -> Ints:
-    """Whole numbers, with a column for waiting, which uses nothing, before all others."""
-    ways, jobs, shapes = number_KJC.shape
-    found_KJC = np.zeros((ways, jobs, shapes + 1), dtype=np.intp)
-    found_KJC[:, :, 1:] = number_KJC
-    return found_KJC
 
 
 def _trim(all_wishes: Wishes, column_J: Ints, rank_J: Floats, most_R: Floats) -> Ints:
@@ -282,7 +257,7 @@ def _trim(all_wishes: Wishes, column_J: Ints, rank_J: Floats, most_R: Floats) ->
 
 
 def _fill(all_wishes: Wishes, column_J: Ints, rank_J: Floats, most_R: Floats) -> Ints:
-    """What is left over goes, in order of rank, to whom it helps."""
+    """Give what is left over, in order of rank, to jobs that it helps."""
     room_R = most_R - all_wishes.gpus(column_J, len(most_R))
     if not (room_R > 0).any() or not len(column_J):
         return column_J
@@ -310,19 +285,19 @@ def _best_within(all_wishes: Wishes, job: int, room_R: Floats) -> int:
     return best if np.isfinite(cost_C[best]) else WAIT
 
 
-# ---------------------------------------------------------------------- who has a place keeps it
+# ---------------------------------------------------------------------- a job that has a place keeps it
 
 
 def _steady(all_wishes: Wishes, held_J: Ints, rank_J: Floats, most_R: Floats) -> Ints:
     """Those that run stay (`held_J`, WAIT for the others), the last in rank give way where there is too little room.
 
     Then everybody takes what is better for it, as far as there is room: first those that have nothing, in order of
-    rank, then those to whom it is worth most. Cost: O(J C).
+    rank, then those to which it is worth most. Cost: O(J C).
     """
     rows = np.arange(len(held_J))
     able_J = (held_J != WAIT) & np.isfinite(all_wishes.cost_JC[rows, held_J])
     column_J: Ints = np.where(able_J, held_J, WAIT)
-    first_J = np.where(able_J, rank_J, np.inf)  # who runs comes before who does not
+    first_J = np.where(able_J, rank_J, np.inf)  # jobs that run come before those that do not
     column_J = _trim(all_wishes, column_J, first_J, most_R)
     return _fill(all_wishes, column_J, _by_gain(all_wishes, column_J, rank_J, most_R), most_R)
 
@@ -338,7 +313,7 @@ def _pinned(all_wishes: Wishes, held_J: Ints, rank_J: Floats, most_R: Floats) ->
 
 
 def _by_gain(all_wishes: Wishes, column_J: Ints, rank_J: Floats, most_R: Floats) -> Floats:
-    """Ranks: who waits comes first, then who gains most by what there is room for now."""
+    """Ranks: jobs that wait come first, then those that gain most by what there is room for now."""
     room_R = most_R - all_wishes.gpus(column_J, len(most_R))
     best_J = np.where(all_wishes.fits_beside(column_J, room_R), all_wishes.cost_JC, np.inf).min(axis=1)
     gain_J = np.full(len(column_J), np.inf)
@@ -350,9 +325,9 @@ def _by_gain(all_wishes: Wishes, column_J: Ints, rank_J: Floats, most_R: Floats)
 
 
 def _pays(table: OptionsTable, held_J: Ints, new_J: Ints, old_J: Ints) -> bool:
-    """Whether a new split is better than the old: nobody who has a place loses, or newcomers gain more. Cost: O(J).
+    """Whether a new split is better than the old: no job with a place loses, or newcomers gain more. Cost: O(J).
 
-    Among newcomers the new split stands: nobody has anything to keep, and it counts that who is short leaves soon.
+    Among newcomers the new split stands: none has anything to keep, and it counts that short jobs leave soon.
     """
     if (new_J == WAIT).sum() != (old_J == WAIT).sum():
         return bool((new_J == WAIT).sum() < (old_J == WAIT).sum())
@@ -371,3 +346,51 @@ def _pays(table: OptionsTable, held_J: Ints, new_J: Ints, old_J: Ints) -> bool:
         elif held == WAIT:
             gained.append((gain, hours))
     return not gives_way or sum(gain * min(1.0, until_h / hours) for gain, hours in gained if hours) > lost
+
+
+# ---------------------------------------------------------------------- money for the least of each job
+
+
+# J jobs, C shapes, R rows, K rows that a shape uses
+
+
+def obtainable_with_least(
+    terms: Terms,
+    wanted_R: Floats,
+    most_R: Floats,
+    *,
+    row_KJC: Ints,
+    gpus_KJC: Floats,
+    able_JC: Bools,
+    rank_J: Floats,
+) -> Floats:
+    """GPUs of each row that can be held together if this many are wanted; the least of the first in rank before all.
+
+    `able_JC`: what each job could run on. Nothing is kept unless a job needs a row that is short for want of money:
+    one of which `most_R`, what could be held otherwise, is less than is wanted and could be had.
+    """
+    short_R = most_R < np.minimum(wanted_R, terms.alone_R)
+    spared_JC = ~((gpus_KJC > 0) & short_R[row_KJC]).any(axis=0)
+    if (able_JC & spared_JC).any(axis=1).all():
+        return most_R
+    least_JR = _least(terms, row_KJC, gpus_KJC, able_JC)[np.argsort(rank_J, kind="stable")]
+    kinds_XR, kind_J = np.unique(least_JR, axis=0, return_inverse=True)
+    alone_X = np.array([terms.holds(least_R) for least_R in kinds_XR])
+    sum_JR = least_JR[alone_X[kind_J.ravel()]].cumsum(axis=0)
+    first, beyond = 0, len(sum_JR) + 1  # the most of them that can be held together
+    while beyond - first > 1:
+        middle = (first + beyond) // 2
+        first, beyond = (middle, beyond) if terms.holds(sum_JR[middle - 1]) else (first, middle)
+    return terms.obtainable(wanted_R, sum_JR[first - 1]) if first else most_R
+
+
+def _least(terms: Terms, row_KJC: Ints, gpus_KJC: Floats, able_JC: Bools) -> Floats:
+    """GPUs of each row in the shape of each job whose nodes cost least."""
+    size_R = np.array([terms.snapshot.pools[row.pool].gpus_per_node for row in terms.rows], dtype=np.float64)
+    usd_KJC = np.ceil(gpus_KJC / size_R[row_KJC]) * (size_R * terms.rent_R)[row_KJC]
+    column_J = np.where(able_JC, usd_KJC.sum(axis=0), np.inf).argmin(axis=1)
+    job_J = np.arange(len(column_J))
+    least_JR = np.zeros((len(column_J), len(terms.rows)))
+    for row_JC, gpus_JC in zip(row_KJC, gpus_KJC, strict=True):
+        np.add.at(least_JR, (job_J, row_JC[job_J, column_J]), gpus_JC[job_J, column_J])
+    return least_JR

@@ -1,6 +1,6 @@
-"""What one decision is made from, read once: the market, what an hour is worth, and the jobs that are asked.
+"""The facts of one decision, read once: the market, the worth of an hour, and the jobs that are asked.
 
-Those with a shape are asked if it is time, or if GPUs are short: what one gives up another may use. Then those that
+Jobs with a shape are asked if it is time, or if GPUs are short: what one gives up another may use. Then those that
 wait, as many as could have one: first with a deadline ahead, where GPUs are paid for; then those that came too long
 ago, in order of arrival; then the least work first.
 """
@@ -8,19 +8,17 @@ ago, in order of arrival; then the least work first.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
-from itertools import chain
 
 import numpy as np
 
-from sublet.domain.plan import JobState
+from sublet.domain.plan import JobState, arrival
 from sublet.planning.jobs import Jobs, read_jobs
 from sublet.planning.menu import menu_of
 from sublet.planning.options import options_of
-from sublet.planning.ranking import arrival
 from sublet.planning.terms import Sites, Terms
 from sublet.planning.value_of_time import ValueOfTime
 from sublet.solve.arrays import Floats
@@ -29,11 +27,10 @@ __all__ = ["Decision", "LeastWork", "WorkBelief"]
 
 OVERTAKERS = 64  # of those that wait, how many beyond what fits to look at: bounds the work of one decision
 MONEY_ALONE = 1e-9  # a value of time at which only rent counts, USD per hour
-NO_VALUES = np.zeros(0)
 
 
 class WorkBelief(StrEnum):
-    """What is known of sizes, where GPUs of a cluster are shared out by the work that jobs have left."""
+    """Knowledge of sizes, where GPUs of a cluster are shared out by the work that jobs have left."""
 
     DECLARED = "declared"
     LEARNED = "learned"
@@ -47,41 +44,45 @@ class Decision:
 
     terms: Terms
     value: ValueOfTime
-    jobs: Jobs | None  # that are asked, a column for each fact; None = nobody is
+    jobs: Jobs | None  # that are asked, a column for each fact; None = no job is
     value_J: Floats  # USD per hour of each of these, its weight included
     review_s: float  # how often jobs that run are asked when nothing is short
     patience_s: float  # jobs that came longer ago than this come first
     knows: WorkBelief  # of the work that jobs have left
     rented: bool  # money is saved by holding less of something
+    count: int  # of all jobs, asked or not
 
     @classmethod
     def read(
         cls,
         terms: Terms,
-        value: ValueOfTime,
+        values: Callable[[Jobs | None], tuple[ValueOfTime, Floats]],
         *,
         review_s: float,
         patience_s: float = math.inf,
         knows: WorkBelief = WorkBelief.DECLARED,
     ) -> Decision:
-        """Read the jobs. Cost: O(J) for those that are asked, and a menu for each state that is new."""
-        states = _next_to_ask(terms, patience_s, sized=knows is WorkBelief.DECLARED)
+        """Read the jobs, and ask once for all what an hour of each is worth.
+
+        Cost: O(J) for those that are asked, and a menu for each state that is new.
+        """
+        by_time, by_deadline, by_rank = terms.snapshot.waiting.orders(
+            arrival, _deadline, _rank(terms.sites) if knows is WorkBelief.DECLARED else arrival
+        )
+        states = _next_to_ask(terms, by_time, by_deadline, by_rank, patience_s)
         jobs = read_jobs(states, terms.sites, terms.now_s) if states else None
+        value, value_J = values(jobs)
         return cls(
             terms=terms,
             value=value,
             jobs=jobs,
-            value_J=NO_VALUES if jobs is None else value.of_all(jobs),
+            value_J=value_J,
             review_s=review_s,
             patience_s=patience_s,
             knows=knows,
             rented=any(terms.rent_R),
+            count=len(terms.snapshot.active) + len(by_time),
         )
-
-    def is_everybody(self, jobs: Jobs) -> bool:
-        """Whether these are all that there are."""
-        snapshot = self.terms.snapshot
-        return len(jobs.states) == len(snapshot.active) + len(snapshot.waiting)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,27 +104,31 @@ def _deadline(state: JobState) -> float:
     return math.inf if state.job.deadline_s is None else state.job.deadline_s
 
 
-def _next_to_ask(terms: Terms, patience_s: float, *, sized: bool) -> list[JobState]:
-    """The jobs to ask; `sized`: those that wait are ranked by work, else by arrival, and sizes are not looked at."""
+def _next_to_ask(
+    terms: Terms,
+    by_time: Sequence[JobState],
+    by_deadline: Sequence[JobState],
+    by_rank: Sequence[JobState],
+    patience_s: float,
+) -> list[JobState]:
+    """The jobs to ask. `by_rank`: by work, or by arrival where sizes are not looked at."""
     snapshot = terms.snapshot
     states = list(snapshot.active.values()) if terms.limited or snapshot.woken else []
-    by_arrival = snapshot.waiting.by(arrival)
-    first = next(by_arrival, None)
-    if first is None:
+    if not by_time:
         return states
-    waiting = _in_line(terms, chain((first,), by_arrival), patience_s, sized=sized)
+    waiting = _in_line(terms, by_time, by_rank, patience_s)
     if snapshot.left is not None:
         waiting = _as_money_lasts(terms, waiting, snapshot.left.usd)
     room = float(terms.alone_R.sum())
-    dated = {} if any(terms.rent_R) else {state.job.id: state for state in _as_room_lasts(_dated(terms), room)}
+    dated = {} if any(terms.rent_R) else {s.job.id: s for s in _as_room_lasts(_dated(terms, by_deadline), room)}
     if dated:
         waiting = (state for state in waiting if state.job.id not in dated)
     return [*states, *dated.values(), *_as_room_lasts(waiting, room)]
 
 
-def _dated(terms: Terms) -> Iterator[JobState]:
+def _dated(terms: Terms, by_deadline: Iterable[JobState]) -> Iterator[JobState]:
     """Those that wait for GPUs that are paid for and have a deadline ahead, the earliest first."""
-    for state in terms.snapshot.waiting.by(_deadline):
+    for state in by_deadline:
         due_s = _deadline(state)
         if due_s == math.inf:
             break
@@ -132,17 +137,16 @@ def _dated(terms: Terms) -> Iterator[JobState]:
 
 
 def _in_line(
-    terms: Terms, by_arrival: Iterator[JobState], patience_s: float, *, sized: bool = True
+    terms: Terms, by_time: Iterable[JobState], by_rank: Iterable[JobState], patience_s: float
 ) -> Iterator[JobState]:
-    """Those that wait: first jobs that came too long ago, in order of arrival, then the least work first."""
+    """Those that wait: first jobs that came too long ago, in order of arrival, then the others by rank."""
     due = set()
-    for state in by_arrival:
+    for state in by_time:
         if terms.now_s - state.job.submit_s <= patience_s:
             break
         due.add(state.job.id)
         yield state
-    rank = _rank(terms.sites) if sized else arrival
-    for state in terms.snapshot.waiting.by(rank):
+    for state in by_rank:
         if state.job.id not in due and not _just_stopped(terms, state):
             yield state
 
@@ -153,7 +157,7 @@ def _just_stopped(terms: Terms, state: JobState) -> bool:
 
 
 def _as_money_lasts(terms: Terms, waiting: Iterator[JobState], left_usd: float) -> Iterator[JobState]:
-    """As many as the purse sees to their end at the least cost, and one more, which can go on with the next."""
+    """As many as the money sees to their end at the least cost, and one more, which can go on with the next."""
     left_usd -= sum(_least_usd(terms, state) for state in terms.snapshot.active.values())
     for state in waiting:
         if left_usd < 0.0:
@@ -163,7 +167,7 @@ def _as_money_lasts(terms: Terms, waiting: Iterator[JobState], left_usd: float) 
 
 
 def _least_usd(terms: Terms, state: JobState) -> float:
-    """What it costs to the end if nothing but rent counts; infinite if it cannot run."""
+    """The cost to the end if nothing but rent counts; infinite if it cannot run."""
     menu = menu_of(state.job, terms.sites)
     cost_C = options_of(menu, state, terms.now_s, MONEY_ALONE, terms.rent_R).cost_C
     return float(cost_C.min(initial=np.inf))

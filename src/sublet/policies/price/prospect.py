@@ -1,4 +1,4 @@
-"""What a job that comes now may expect beside others: what it takes and costs, and the quickest and on demand."""
+"""Prospects of a job that comes now, beside others: time and cost, and the quickest and on demand."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ def prospect(terms: Terms, job: Job, value_of_time: float, *, on_demand: bool = 
 
 
 def _left_by_others(terms: Terms) -> Floats:
-    """GPUs of each row that are promised to nobody and could be held beside all that is held now."""
+    """GPUs of each row that are promised to no job and could be held beside all that is held now."""
     snapshot, rows = terms.snapshot, terms.rows
     held = rows_by_market(rows, snapshot.promised, snapshot.steady)
     return np.array([most_gpus_beside(snapshot, row, rows) - held[row] for row in rows], dtype=np.float64)
 
 
 def hour_usd_of(policy: Price, terms: Terms, job: Job) -> float:
-    """What an hour of a job that comes now is worth to the policy, its weight included."""
+    """The worth of an hour of a job that comes now to the policy, its weight included."""
     value = value_of_time_of(terms, policy.trusted_h, policy.hour_usd)
     if value.worth is None or job.hurry:
         return job.weight * value.price.usd_per_h

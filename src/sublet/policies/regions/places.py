@@ -1,7 +1,7 @@
-"""Where a job could be, what an hour there costs, and how long it lasts: all that a snapshot tells of places.
+"""Places where a job could be, what an hour there costs, and how long it lasts: all that a snapshot tells of places.
 
-Nobody says how much spot there is. A node is asked for where the job would move if it came, so asking costs nothing: a
-refusal is free, and a node that comes is used. What was refused and what was lost is what is known of a place.
+No cloud tells how much spot there is. A node is asked for where the job would move if it came, so asking costs nothing:
+a refusal is free, and a node that comes is used. Refusals and losses are the knowledge of a place.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from sublet.domain.offer import Market
 from sublet.domain.plan import JobState, OfferState, Pool, Snapshot
 from sublet.domain.shape import Shape, packed
 from sublet.domain.units import SECONDS_PER_H
-from sublet.planning.runnable import runnable
+from sublet.planning.widths import runnable
 
 __all__ = ["Place", "places_of"]
 
 # Chosen on the tuning windows of `sublet study regions`.
 SEEN_H = 4.0  # of holding a node, that the listed hazard counts as
-UP = 0.7  # of the time that spot can be had where nobody has asked yet
+UP = 0.7  # of the time that spot can be had where none was asked for yet
 DOWN_H = 1.0  # that a refusal is expected to last, at first; later as long again as it has lasted
 REFUSED_S, REFUSED_MOST_S = 60.0, 960.0  # how the kernel asks again: twice as long after each refusal, up to this
 
@@ -87,12 +87,12 @@ def _place(state: JobState, pool: Pool, gpus: int, snapshot: Snapshot, *, has_ro
 
 
 def _lost_per_node_h(state: OfferState) -> float:
-    """What is listed, and what has been seen."""
+    """Listed prices, and what has been seen."""
     return (SEEN_H * state.offer.hazard_per_h + state.lost) / (SEEN_H + state.held_h)
 
 
 def _back_h(state: OfferState) -> float:
-    """What has been refused for long is refused for as long again."""
+    """A place that refused for long refuses for as long again."""
     in_a_row = min(state.refused, 1 + round(math.log2(REFUSED_MOST_S / REFUSED_S)))
     down_s = REFUSED_S * (2.0**in_a_row - 1) + REFUSED_MOST_S * (state.refused - in_a_row)
     return max(DOWN_H, down_s / SECONDS_PER_H)

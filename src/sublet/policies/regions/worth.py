@@ -1,10 +1,10 @@
-"""What an hour of waiting may cost, where to be for the least money, and when nothing but a node on demand will do.
+"""The price of an hour of waiting, the place for the least money, and when nothing but a node on demand will do.
 
 A job has slack: the time to its deadline less the work that is left. Training uses none of it up, in whatever place;
 only waiting and pauses do. With much slack an hour of it is worth next to nothing, and with little more than on demand
-costs over spot: in between its price falls by e with every so many hours. Whoever could be somewhere now, and
-knows of better places where nothing is to be had, waits for those as long as the slack that this is likely to take is
-worth less than what it saves. The longer they have had nothing, the longer that is likely to be.
+costs over spot: in between its price falls by e with every so many hours. A job that could be somewhere now may know
+better places where nothing is to be had. It waits for those as long as the slack that this is likely to take is worth
+less than it saves. The longer they have had nothing, the longer that is likely to be.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["Clock", "choose", "clock_of", "last_call"]
 # Chosen on the tuning windows of `sublet study regions`.
 SLACK_H = 4.0  # of slack, by which the price of an hour of it falls by e
 PAUSES = 5.0  # of slack, that are the last: for going on demand, and for coming back
-LAST = 2.0  # what an hour of that is worth, of what on demand costs more than spot: who has none stays there to the end
+LAST = 2.0  # worth of an hour of that, as a share of the extra cost of on demand
 CARE_H = 1.0 / 3600.0  # by which a decision may come late
 
 
@@ -39,12 +39,12 @@ class Clock:
 
     @property
     def is_last_call(self) -> bool:
-        """Who waits now, or starts on spot and loses it, may be late."""
+        """Whether a job that waits now, or starts on spot and loses it, may be late."""
         return self.slack_h <= 2.0 * self.pause_h + self.at_risk_h + CARE_H
 
     @property
     def must_be_steady(self) -> bool:
-        """Who trains on spot now, and loses it, may be late."""
+        """Whether a job that trains on spot now, and loses it, may be late."""
         return self.slack_h <= self.pause_h + self.at_risk_h + CARE_H
 
     @property
@@ -100,7 +100,7 @@ def last_call(
 
 
 class _Hours:
-    """What an hour of work costs in each place: an hour of the place where it goes fastest."""
+    """The cost of an hour of work in each place: of an hour of the place where it goes fastest."""
 
     def __init__(self, places: Sequence[Place], clock: Clock, region: str, egress_usd: float) -> None:
         self._places, self._clock, self._region, self._egress_usd = places, clock, region, egress_usd

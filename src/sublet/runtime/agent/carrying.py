@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from sublet.runtime.agent.folders import MOST_FILES
 from sublet.runtime.agent.machine import Machine
-from sublet.runtime.agent.snapshots import Finder, Found, Snapshot, Spoiled
+from sublet.runtime.agent.snapshots import MOST_FILES, Finder, Found, Snapshot, Spoiled
 from sublet.wire.exits import EXIT_LEFT
 from sublet.wire.messages import WorkerDown
 from sublet.wire.saves import HURRY_S, Carried, Offered, Uncarried

@@ -8,12 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from sublet.runtime.agent.carrying import Carrying
-from sublet.runtime.agent.folders import FolderFinder
 from sublet.runtime.agent.machine import Machine
 from sublet.runtime.agent.reading import holds_files
 from sublet.runtime.agent.restoring import Restoring
-from sublet.runtime.agent.snapshots import Finder
-from sublet.runtime.agent.steps import Steps
+from sublet.runtime.agent.snapshots import Finder, FolderFinder, Steps
 from sublet.wire.messages import FromWorker, StartWorker, WorkerDown
 from sublet.wire.saves import DISK, Brought, Carried, Newest, Offered, Saved, Uncarried, Wants
 from sublet.wire.travel import Lacks, Part, Preparing

@@ -4,28 +4,41 @@ from __future__ import annotations
 
 import os
 import selectors
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
 from sublet.machine.files import FILES, Files
 from sublet.machine.rng import RNG, Rng
 from sublet.machine.wall import WALL, Wall
-from sublet.runtime.agent.acting import Acting, as_we_are
+from sublet.runtime.agent.devices import GpuReading, gpu_readings
 from sublet.runtime.agent.dialing import Dialer, Secure, dial, in_the_clear
 from sublet.runtime.agent.disk import DISK, Disk
 from sublet.runtime.agent.forking import Forked
 from sublet.runtime.agent.host import PLACE, Place
-from sublet.runtime.agent.nvml import GpuReading, gpu_readings
-from sublet.runtime.agent.own_log import Log, log
+from sublet.runtime.agent.users import Acting, as_we_are
 from sublet.runtime.agent.worker import AgentWorker
+from sublet.runtime.logfile import keep_small
 from sublet.wire.messages import StartWorker
+from sublet.wire.text import plain_text
 
-__all__ = ["Machine", "Processes"]
+__all__ = ["Log", "Machine", "log"]
+
+MOST_LOG = 1 << 20  # bytes of the agent's own log, and as many of the one before it
+Log = Callable[[str], None]
 
 
-class Processes(Protocol):
+def log(text: str) -> None:
+    """A line in the agent's own log, which does not grow without bound."""
+    now = datetime.fromtimestamp(WALL.unix(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    print(f"{now} {plain_text(text)}", file=sys.stderr, flush=True)  # noqa: T201 - standard error is the agent's log
+    keep_small(sys.stderr.fileno(), MOST_LOG)
+
+
+class _Processes(Protocol):
     """Programs that an agent starts and ends."""
 
     def start(self, order: StartWorker, own_env: Mapping[str, str]) -> AgentWorker:
@@ -55,7 +68,7 @@ class Machine:
     pid: int = field(default_factory=os.getpid)
     dial: Dialer = dial
     secure: Secure = in_the_clear
-    processes: Processes = field(default_factory=Forked)
+    processes: _Processes = field(default_factory=Forked)
     warm: Callable[[], bool] = lambda: True  # `processes` can start workers without anybody's waiting
     home: Callable[[str, str, Sequence[str]], Path] = lambda *_: Path.home()  # where ~ is for a job that works in a
     # folder, and nothing of the machine's is at the paths that are mounted

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from sublet.errors import InvalidValue
 from sublet.machine.wall import WALL, Wall
 from sublet.runtime.agent.dialing import Dialer, address_from, dial
-from sublet.runtime.agent.own_log import Log, log
+from sublet.runtime.agent.machine import Log, log
 
 __all__ = ["Metadata"]
 

@@ -9,6 +9,8 @@ each is born here, by a process in between that ends at once: an orphan then, it
 from __future__ import annotations
 
 import contextlib
+import gc
+import importlib
 import json
 import os
 import signal
@@ -20,27 +22,40 @@ from pathlib import Path
 from typing import Any
 
 from sublet.machine.wall import WALL
-from sublet.runtime.agent.preload import import_all
 from sublet.runtime.agent.processes import die_with_parent, rename
 from sublet.runtime.agent.users import User
 from sublet.wire.lines import from_line, to_line
 from sublet.wire.messages import StartWorker
 
-__all__ = ["Begin", "Nursery"]
+__all__ = ["PRELOAD", "Nursery", "import_all"]
 
+# What is not installed is left out. The first optimizer of a script imports torch._dynamo: seconds, unless it is there.
+PRELOAD = ("torch", "torch._dynamo", "torch.utils.data", "sublet.train.sessions.copies", "sublet.train.grid.in_stages")
 NUMBER = struct.Struct("q")  # a length, a pid, or an error less than 0
 ANSWERS_S = 30.0  # far more than two forks take
 ADOPTED_S = 10.0
 IMPORTS_S = 600  # what takes longer hangs: the nursery ends, and workers are told so
 READY = 0  # its first word
+_Begin = Callable[[StartWorker, Mapping[str, str], int, int, int, User | None], None]
 
-Begin = Callable[[StartWorker, Mapping[str, str], int, int, int, User | None], None]
+
+def import_all(names: Sequence[str]) -> None:
+    """A failed import is left to the workers that need it, which say why. Only forks come after it."""
+    gc.disable()  # of what is imported nothing is garbage: to look for it takes a tenth of the time
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except Exception as error:  # noqa: BLE001 - whatever a library does when it is imported
+            print(f"not preloaded: {name}: {error}", file=sys.stderr, flush=True)  # noqa: T201 - the log of the parent
+    gc.enable()
+    gc.collect()
+    gc.freeze()  # a collection in a child would touch, and so copy, every page
 
 
 class Nursery:
     """The agent's end of the line to it."""
 
-    def __init__(self, begin: Begin, preload: Sequence[str] = ()) -> None:
+    def __init__(self, begin: _Begin, preload: Sequence[str] = ()) -> None:
         """Fork it now; a child of it does `begin` (order, variables, log, control line, agent, user), for good."""
         self.ready = not preload  # it has imported what it can, or has ended
         self._line, theirs = socket.socketpair()
@@ -90,7 +105,7 @@ def _exactly(line: socket.socket, length: int) -> bytes:
     return data
 
 
-def _serve(line: socket.socket, agent: int, begin: Begin, preload: Sequence[str]) -> None:
+def _serve(line: socket.socket, agent: int, begin: _Begin, preload: Sequence[str]) -> None:
     try:
         die_with_parent()
         rename("sublet-nursery")
@@ -113,7 +128,7 @@ def _serve(line: socket.socket, agent: int, begin: Begin, preload: Sequence[str]
         os._exit(0)
 
 
-def _bear(line: socket.socket, facts: dict[str, Any], descriptors: list[int], agent: int, begin: Begin) -> None:
+def _bear(line: socket.socket, facts: dict[str, Any], descriptors: list[int], agent: int, begin: _Begin) -> None:
     try:
         between = os.fork()
     except OSError as error:
@@ -133,7 +148,7 @@ def _bear(line: socket.socket, facts: dict[str, Any], descriptors: list[int], ag
     _grow(facts, descriptors, agent, begin)
 
 
-def _grow(facts: dict[str, Any], descriptors: list[int], agent: int, begin: Begin) -> None:
+def _grow(facts: dict[str, Any], descriptors: list[int], agent: int, begin: _Begin) -> None:
     """The worker, once it is the agent's."""
     try:
         ends_s = WALL.monotonic() + ADOPTED_S

@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from sublet.machine.files import Files
-from sublet.runtime.agent.acting import Acting
 from sublet.runtime.agent.disk import Disk, FileFacts
-from sublet.runtime.file_sync.manifest import Entry
+from sublet.runtime.agent.users import Acting
+from sublet.runtime.file_sync.content import Entry
 
 __all__ = ["NOT_THERE", "Outside", "is_outside", "refused", "sweep"]
 

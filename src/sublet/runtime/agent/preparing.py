@@ -3,6 +3,10 @@
 The process that workers are copies of may still be importing: no worker begins before it is done.
 
 Workers that wait here count as the node's own: a controller that comes back hears of them, and may end them.
+
+A working directory on a node, made of parts: one per job, shared by its workers there, and used when it is whole.
+Scripts write into their working directory, so nothing in it is a link to what we keep; a worker that starts again finds
+there what the one before it has left, as on a disk that all share.
 """
 
 from __future__ import annotations
@@ -11,30 +15,106 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from sublet.machine.files import Files
 from sublet.runtime.agent.crew import Crew
-from sublet.runtime.agent.dressing import dressed
 from sublet.runtime.agent.interpreter import is_environment
 from sublet.runtime.agent.keeping import Keeping
 from sublet.runtime.agent.log_streams import LogStreams
 from sublet.runtime.agent.machine import Machine
-from sublet.runtime.agent.outside import Outside, is_outside
-from sublet.runtime.agent.setups import Setups, key_of
-from sublet.runtime.agent.trees import AT_ONCE, Lost, Tree
+from sublet.runtime.agent.outside import NOT_THERE, Outside, is_outside
+from sublet.runtime.agent.setups import Setups, dressed, key_of
+from sublet.runtime.agent.users import Acting, as_we_are
 from sublet.runtime.agent.worker import why_not_started
-from sublet.runtime.file_sync.content import Content
+from sublet.runtime.file_sync.content import Content, Entry
 from sublet.runtime.file_sync.fetching import Fetching
-from sublet.runtime.file_sync.manifest import Entry
 from sublet.wire.exits import EXIT_LOST
 from sublet.wire.messages import StartWorker
 from sublet.wire.travel import Kept, Lacks, Part, Preparing, Printed, Travel
 
-__all__ = ["Preparations"]
+__all__ = ["Preparations", "Tree"]
 
+AT_ONCE = 4 << 20  # bytes of files, before the agent looks at its lines again
 TELL_S = 5.0  # that a worker is being prepared, so that it is not waited for in vain
 HOME = "HOME"
 ENDED = -9  # of one that was ended before it began
-
 Say = Callable[[Lacks | Printed | Preparing], None]
+
+
+class _Lost(Exception):
+    """A part was here, and is gone."""
+
+
+class Tree:
+    """The files of one manifest below `place`; those of paths with ~/ below `home`.
+
+    `give` makes the place the job's own; all of it is written `acting` as the owner of the place.
+    """
+
+    def __init__(
+        self,
+        place: Path,
+        entries: Sequence[Entry],
+        content: Content,
+        files: Files,
+        home: Path,
+        *,
+        give: Callable[[Path], None] = lambda _: None,
+        acting: Acting = as_we_are,
+    ) -> None:
+        self.place, self._content, self._files, self._home = place, content, files, home
+        self._give, self._acting = give, acting
+        self._mark = place.with_name(place.name + ".whole")  # written last
+        self._work: Iterator[int] = self._built(entries)
+        self.whole = False
+
+    def work(self) -> bool:
+        """Put some more files there; whether all are. OSError where they cannot be, Lost as it says."""
+        done = 0
+        for size in self._work:
+            done += size
+            if done >= AT_ONCE:
+                return False
+        self.whole = True
+        return True
+
+    def _built(self, entries: Sequence[Entry]) -> Iterator[int]:
+        if self._is_marked():
+            return
+        self._files.make_folder(self.place)
+        self._give(self.place)
+        folders: set[Path] = set()
+        for entry in entries:
+            path, data = self.place / self._at_home(entry.path), self.data_of(entry)
+            try:
+                with self._acting(str(self.place)):
+                    if path.parent not in folders:
+                        self._files.make_folder(path.parent)
+                        folders.add(path.parent)
+                    self._files.write(path, data, mode=entry.mode, durable=False)
+            except PermissionError as error:
+                raise PermissionError(error.errno, NOT_THERE, str(path)) from None
+            yield entry.size_bytes
+        self._files.write(self._mark, b"", durable=False)
+
+    def _at_home(self, path: str) -> Path:
+        first, *rest = Path(path).parts
+        return self._home.joinpath(*rest) if first == "~" else Path(path)
+
+    def _is_marked(self) -> bool:
+        try:
+            self._files.read(self._mark)
+        except OSError:
+            return False
+        return True
+
+    def data_of(self, entry: Entry) -> bytes:
+        """Its bytes; Lost as above."""
+        return b"".join(map(self._part, entry.parts))
+
+    def _part(self, digest: str) -> bytes:
+        if (data := self._content.data(digest)) is None:
+            raise _Lost(digest)
+        return data
 
 
 @dataclass(slots=True)
@@ -202,7 +282,7 @@ class Preparations:
                     return may_work
             if not self._mount(waiting, tree, fetch.entries):
                 return True
-        except Lost:
+        except _Lost:
             del self._trees[key]
             waiting.mounting = None
             fetch.look()

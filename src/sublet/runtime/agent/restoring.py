@@ -11,13 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sublet.errors import BadInput
-from sublet.runtime.agent.folders import files_in
 from sublet.runtime.agent.machine import Machine
-from sublet.runtime.agent.snapshots import AT_ONCE
-from sublet.runtime.agent.steps import steps_in
-from sublet.runtime.file_sync.content import Content, Keep, digest_of
+from sublet.runtime.agent.snapshots import AT_ONCE, files_in, steps_in
+from sublet.runtime.file_sync.content import Content, Entry, Keep, digest_of, is_below
 from sublet.runtime.file_sync.fetching import Fetch, Fetching
-from sublet.runtime.file_sync.manifest import Entry, is_below
 from sublet.wire.saves import Newest, Wants
 from sublet.wire.travel import Lacks, Part
 

@@ -14,17 +14,15 @@ from pathlib import Path
 
 from sublet.machine.files import FILES
 from sublet.runtime.agent import processes
-from sublet.runtime.agent.acting import ActingDisk
 from sublet.runtime.agent.agent import Agent, AgentFacts, folder_of
 from sublet.runtime.agent.devices import found_devices
 from sublet.runtime.agent.dialing import Secure, in_the_clear
 from sublet.runtime.agent.disk import DISK
 from sublet.runtime.agent.forking import Forked
-from sublet.runtime.agent.homes import Homes
 from sublet.runtime.agent.machine import Machine
 from sublet.runtime.agent.nursery import Nursery
 from sublet.runtime.agent.outside import sweep
-from sublet.runtime.agent.users import Users
+from sublet.runtime.agent.users import ActingDisk, Homes, Users
 from sublet.runtime.file_sync.records import records
 from sublet.runtime.identity.enrolment import Passport
 

@@ -1,4 +1,4 @@
-"""The setup of a job on a node: a script of bash that runs once before its workers, in their directory, into their log.
+"""The setup of a job on a node, run once before its workers, and wrappers of commands: synced folders, containers.
 
 Once for the same text, files and directory; one that failed is run again for the next worker. All that wait for it end
 with its exit code and its last lines, as if they had printed them.
@@ -6,6 +6,8 @@ with its exit code and its last lines, as if they had printed them.
 
 from __future__ import annotations
 
+import os
+import shlex
 import signal
 import socket
 import sys
@@ -13,24 +15,67 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from sublet.runtime.agent.dressing import preparing_text
 from sublet.runtime.agent.interpreter import telling
 from sublet.runtime.agent.machine import Machine
+from sublet.runtime.agent.processes import look
+from sublet.runtime.agent.watching import LIFE
 from sublet.runtime.agent.worker import AgentWorker
+from sublet.runtime.file_sync.contained import ContainerFacts
+from sublet.runtime.file_sync.records import Record, folder
 from sublet.wire.messages import StartWorker
 from sublet.wire.travel import Travel
 
-__all__ = ["PYTHON", "SETUP_S", "Key", "SetupEnd", "Setups", "key_of"]
+__all__ = ["PYTHON", "Key", "Setups", "dressed", "key_of", "preparing_text"]
 
-SETUP_S = 3600.0  # for all of it: one that waits at a terminal is not paid for for ever
+OURS = (sys.executable, "-P", "-m")
+MOUNTED, CONTAINED = "sublet.runtime.file_sync.mounted", "sublet.runtime.file_sync.contained"
+_SETUP_S = 3600.0  # for all of it: one that waits at a terminal is not paid for for ever
 PYTHON = "SUBLET_PYTHON"  # the variable that names the Python of the agent, which has Sublet
 TOO_LONG = 124  # as `timeout` says of a command
 SHELL = ("bash", "-euo", "pipefail", "-c")
-
 Key = tuple[str, str, str]  # directory, text, files
 
 
-class SetupEnd(NamedTuple):
+def dressed(order: StartWorker, travel: Travel) -> StartWorker:
+    """As it is, where it has neither."""
+    argv, env = order.argv, order.env
+    if not argv:
+        return order
+    if travel.image:
+        facts = _facts(order, travel, order.worker_id)
+        argv = (*OURS, CONTAINED, facts.to_word(), "run", *argv)
+        record = Record.of_container("", facts.container, facts.agent, facts.born)
+        env = {**env, LIFE: str(record.beside(".pid"))}
+    if travel.kept:
+        pairs = [word for place, uri in travel.kept.items() for word in (uri, place)]
+        argv = (*OURS, MOUNTED, *pairs, "--", *argv)
+    return order if argv is order.argv else replace(order, argv=argv, env=env)
+
+
+def preparing_text(order: StartWorker, travel: Travel) -> str:
+    """Commands of a node before the first worker: outside of a container for files from elsewhere, else inside."""
+    if not travel.image:
+        return travel.setup
+    facts = _facts(order, travel, f"{order.job_id}-setup")
+    return f"{travel.setup}\n{shlex.join((*OURS, CONTAINED, facts.to_word(), 'prepare'))}"
+
+
+def _facts(order: StartWorker, travel: Travel, name: str) -> ContainerFacts:
+    me, saved = look(os.getpid()), order.env.get("SUBLET_CHECKPOINT_DIR", "")
+    return ContainerFacts(
+        image=travel.image,
+        agent=os.getpid(),
+        born=me.start if me else 0,
+        name=name,
+        cwd=order.cwd or "/",
+        seen=(*travel.seen, *([saved] if saved.startswith("/") else [])),
+        names=(*order.env, *order.defaults),
+        inside=travel.inside,
+        records=str(folder()),
+    )
+
+
+class _SetupEnd(NamedTuple):
     """How one ended: with exit code 0, or with these last words."""
 
     key: Key
@@ -71,14 +116,14 @@ class Setups:
             process = self._machine.processes.start(script, own_env)
             if process.line is not None:
                 process.line.shutdown(socket.SHUT_WR)  # it hears nothing from us
-            self._running[key] = _Run(process, self._machine.wall.monotonic() + SETUP_S)
+            self._running[key] = _Run(process, self._machine.wall.monotonic() + _SETUP_S)
         return False
 
     def python(self, order: StartWorker, travel: Travel) -> str:
         """The Python that this worker's setup has made, else that of the order."""
         return self._done.get(key_of(order, travel), "") or order.python
 
-    def ended(self, pid: int, code: int) -> SetupEnd | None:
+    def ended(self, pid: int, code: int) -> _SetupEnd | None:
         """A process has; None if it was none of these."""
         found = next(((key, run) for key, run in self._running.items() if run.process.pid == pid), None)
         if found is None:
@@ -89,12 +134,12 @@ class Setups:
         run.process.close()
         if code == 0:
             self._done[key] = made
-            return SetupEnd(key, 0, "")
+            return _SetupEnd(key, 0, "")
         if run.late:
-            return SetupEnd(key, TOO_LONG, f"setup took more than {SETUP_S / 60:g} minutes, and was ended")
+            return _SetupEnd(key, TOO_LONG, f"setup took more than {_SETUP_S / 60:g} minutes, and was ended")
         words = run.process.last_words(self._machine.disk)
         how = f"exit code {code}" if code > 0 else f"signal {-code}"
-        return SetupEnd(key, code, f"setup ended with {how}:\n{words}" if words else f"setup ended with {how}")
+        return _SetupEnd(key, code, f"setup ended with {how}:\n{words}" if words else f"setup ended with {how}")
 
     def due_s(self) -> float:
         """When `keep_time` is to be called next."""

@@ -19,7 +19,7 @@ from typing import Any
 
 from sublet.runtime.agent import processes
 from sublet.runtime.agent.agent import AgentFacts
-from sublet.runtime.agent.preload import import_all
+from sublet.runtime.agent.nursery import import_all
 from sublet.runtime.agent.serving import run
 
 __all__ = ["MOST_REQUEST", "life_of", "main", "serve"]

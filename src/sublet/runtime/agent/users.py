@@ -1,9 +1,14 @@
-"""A user for each job, where the agent of a rented machine is root: jobs read neither the node's key nor each other.
+"""A user and a home for each job, where the agent is root: jobs read neither its keys nor each other's files.
 
 A user is a number that is unused on the machine, with a home of its own; there is no account. All that root alone may
 read stays root's: key, token, the content that files are made of. A job owns its home, its working directory, its
 checkpoints on this disk, and what it prints, and nothing that was there before. If a job can have put links, root acts
 as the job. Devices and shared memory are reached as before, by the groups of root.
+
+Programs look in ~ for caches, packages and settings, so what is in the machine's home is there, too, by links: a job
+reads and writes through them as if it had them. If something is brought, the links give way.
+
+Looking first whether something is a link is not enough: a job may put one there a moment later.
 """
 
 from __future__ import annotations
@@ -13,24 +18,186 @@ import os
 import pwd
 import stat
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from sublet.runtime.agent.acting import acting_as
-from sublet.runtime.agent.homes import lead_to
+from sublet.machine.files import FILES
+from sublet.runtime.agent.disk import Disk, FileFacts
 from sublet.runtime.agent.processes import die_with_parent
 from sublet.wire.messages import StartWorker
 
-__all__ = ["User", "Users"]
+__all__ = ["SKY_WORKDIR", "Acting", "ActingDisk", "Homes", "User", "Users", "acting_as", "as_we_are"]
 
+Acting = Callable[[str], AbstractContextManager[None]]  # of a path
+AT_ONCE = 1_000  # names of a folder, as another user
+NOBODY = -1  # that asks for the identity, and changes nothing
+SKY_WORKDIR = "sky_workdir"  # what SkyPilot calls the working directory, in ~
+SHARED = (".cache", ".local", ".sublet")  # made where they are not: what is fetched for one job serves the next
+WRITTEN = (".bashrc", ".bash_profile", ".profile")  # a setup adds lines to them, which are for its own job
+MOST_BYTES = 1 << 20  # of one of those
+MOST_LINKS = 10_000  # of one folder
 FIRST, MOST = 60_200, 800  # Debian leaves 60000 to 64999 for such uses; systemd takes them from 61184 on
 DEVICES = ("video", "render")  # groups that GPUs may belong to
 NEED_ROOT = ("sublet.runtime.file_sync.mounted", "sublet.runtime.file_sync.contained")
 WITHOUT = "own_users = false in aws.toml"
 THROUGH = 0o711  # a folder that one may go through and not look into
 PR_SET_DUMPABLE = 4  # linux/prctl.h
+
+
+def as_we_are(_: str) -> AbstractContextManager[None]:
+    """For machines on which jobs run as the agent's user."""
+    return nullcontext()
+
+
+@contextmanager
+def acting_as(number: int) -> Iterator[None]:
+    """Files see this user and this group, and no others, in this thread; signals and processes still see root."""
+    groups = os.getgroups()
+    try:
+        os.setgroups([])
+        _be(number)
+        yield
+    finally:
+        _be(0)
+        os.setgroups(groups)
+
+
+def _be(number: int) -> None:
+    """For files alone; they return the earlier identity, so it takes another question to see whether it went well."""
+    for change in _changes():
+        change(number)
+        if change(NOBODY) != number:
+            raise PermissionError(f"cannot act as the user {number}")
+
+
+@cache
+def _changes() -> tuple[Callable[[int], int], ...]:
+    library = ctypes.CDLL(None)
+    return library.setfsgid, library.setfsuid
+
+
+class ActingDisk:
+    """A disk on which each path is touched as `acting` says."""
+
+    def __init__(self, disk: Disk, acting: Acting) -> None:
+        self._disk, self._acting = disk, acting
+
+    def below(self, folder: str, *, plain: bool = False) -> Iterator[str]:
+        """As all of these, like that of `Disk`."""
+        found, names = self._disk.below(folder, plain=plain), [""]
+        while names:
+            with self._acting(folder):
+                names = list(islice(found, AT_ONCE))
+            yield from names
+
+    def facts(self, path: str, *, follow: bool = True) -> FileFacts:
+        """Facts of a file."""
+        with self._acting(path):
+            return self._disk.facts(path, follow=follow)
+
+    def tail(self, path: str, *, since_bytes: int, most_bytes: int) -> bytes:
+        """Its end."""
+        with self._acting(path):
+            return self._disk.tail(path, since_bytes=since_bytes, most_bytes=most_bytes)
+
+    def piece(self, path: str, *, since_bytes: int, most_bytes: int) -> bytes:
+        """A part of it."""
+        with self._acting(path):
+            return self._disk.piece(path, since_bytes=since_bytes, most_bytes=most_bytes)
+
+    def touch(self, path: str) -> None:
+        """It was written just now."""
+        with self._acting(path):
+            self._disk.touch(path)
+
+    def set_back(self, file: str | int) -> None:
+        """It was read before it was written. Set a held file back as the job."""
+        with nullcontext() if isinstance(file, int) else self._acting(file):
+            self._disk.set_back(file)
+
+    def hold(self, path: str) -> int:
+        """Without opening it."""
+        with self._acting(path):
+            return self._disk.hold(path)
+
+    def held(self, number: int) -> FileFacts:
+        """Facts of a held file."""
+        return self._disk.held(number)
+
+    def peek(self, number: int) -> None:
+        """At what is held."""
+        self._disk.peek(number)
+
+    def let_go(self, number: int) -> None:
+        """Let go of it."""
+        self._disk.let_go(number)
+
+
+class Homes:
+    """In `folder`, one for each job; `machines` is the home of the agent's user."""
+
+    def __init__(self, folder: Path, machines: Path) -> None:
+        self._folder, self._machines = folder, machines
+
+    def home(self, job_id: str, place: str, mounted: Iterable[str]) -> Path:
+        """The home of a job in `place`; nothing of the machine's is where something is `mounted` below ~/."""
+        home = self._folder / job_id
+        if not home.is_dir():
+            self._furnish(home)
+        for path in mounted:
+            if path.startswith("~/"):
+                self._give_way(home, Path(path).parts[1:])
+        _lead_to(place, home)
+        return home
+
+    def _furnish(self, home: Path) -> None:
+        FILES.make_folder(home)
+        with suppress(OSError):  # a home that is nowhere, or not ours, has nothing for anybody
+            for name in SHARED:
+                (self._machines / name).mkdir(mode=0o700, exist_ok=True)
+        _link_all(self._machines, home)
+        for name in WRITTEN:
+            with suppress(OSError):
+                if (home / name).is_file() and (home / name).stat().st_size <= MOST_BYTES:
+                    FILES.write(home / name, (self._machines / name).read_bytes(), durable=False)
+
+    def _give_way(self, home: Path, names: tuple[str, ...]) -> None:
+        """Folders on the way become the job's own, with links in them; what is at the end goes."""
+        here, there = home, self._machines
+        for name in names[:-1]:
+            here, there = here / name, there / name
+            if _leads_to(here, there):
+                here.unlink()
+                here.mkdir(mode=0o700)
+                _link_all(there, here)
+        for name in (names[-1], f"{names[-1]}.new"):  # as it is called while it is written
+            if _leads_to(here / name, there / name):
+                (here / name).unlink()
+
+
+def _lead_to(place: str, home: Path) -> None:
+    """`~/sky_workdir` is the working directory, if it has a name; not where the job has something else there."""
+    link = home / SKY_WORKDIR
+    if not place:
+        return
+    if link.is_symlink() and str(link.readlink()) != place:
+        link.unlink()
+    if not link.is_symlink() and not link.exists():
+        link.symlink_to(place)
+
+
+def _link_all(there: Path, here: Path) -> None:
+    with suppress(OSError):
+        for path in islice(there.iterdir(), MOST_LINKS):
+            (here / path.name).symlink_to(path)
+
+
+def _leads_to(link: Path, target: Path) -> bool:
+    return link.is_symlink() and link.readlink() == target
 
 
 class User(NamedTuple):
@@ -83,7 +250,7 @@ class Users:
         del mounted
         user = self.of(job_id)
         with acting_as(user.number):
-            lead_to(place, user.home)
+            _lead_to(place, user.home)
         return user.home
 
     def prepare(self, order: StartWorker, env: Mapping[str, str], log: int) -> User:

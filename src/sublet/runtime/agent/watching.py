@@ -13,8 +13,7 @@ from itertools import islice
 from sublet.machine.wall import WALL, Wall
 from sublet.runtime.agent.disk import DISK, Disk
 from sublet.runtime.agent.processes import are_alone, met_at
-from sublet.runtime.agent.reading import Reading
-from sublet.runtime.agent.resuming import OwnFiles, Resuming
+from sublet.runtime.agent.reading import OwnFiles, Reading, Resuming
 from sublet.wire.messages import WorkerSeen
 
 __all__ = ["LIFE", "LOOK_S", "Watch", "newest_below"]

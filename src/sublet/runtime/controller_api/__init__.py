@@ -1,1 +1,1 @@
-"""What users ask of a running controller, and what it answers."""
+"""Questions and wishes of users to a running controller, and its answers."""

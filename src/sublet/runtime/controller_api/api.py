@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from sublet.domain import events as news
-from sublet.domain.purses import ORG
+from sublet.domain.budget import ORG
 from sublet.errors import InvalidValue
 from sublet.machine.wall import Wall
 from sublet.runtime.archive import Kept
@@ -105,7 +105,7 @@ class ControllerApi:
         await self._started.wait()
 
     def record(self, job_id: str) -> JobRecord:
-        """What the controller knows of a job, for whoever runs in its process."""
+        """All that the controller knows of a job, for callers in its own process."""
         return self._commands.find(job_id)
 
     # ------------------------------------------------------------------ jobs come and go
@@ -148,13 +148,13 @@ class ControllerApi:
             return _view(self._controller, self._commands.top_up(job_id, usd))
 
     async def scale(self, job_id: str, *, low: int, high: int, by: str = "") -> views.JobView:
-        """Other widths."""
+        """Other worker counts."""
         await self.started()
         with _asked(self._controller, by):
             return _view(self._controller, self._commands.scale(job_id, low=low, high=high))
 
     async def dry_run(self, spec: JobSpec) -> views.DryRunView:
-        """What would become of it now; nothing is kept."""
+        """The answer to a job that is not submitted; nothing is kept."""
         warning = refuse_impossible(self._controller.feasibility, spec)
         notes = await self._controller.sync.look(spec)
         spec = replace(spec, notes=(*spec.notes, *notes))
@@ -173,7 +173,7 @@ class ControllerApi:
         return job_view(record, _settled_sources(self._controller, record.id))
 
     async def explain(self, job_id: str) -> views.ExplainView:
-        """Why it has this width."""
+        """Why it has so many workers."""
         record = self.record(job_id)
         reason = reason_of(record, self._controller.kernel.jobs.get(job_id), _sources(self._controller))
         return explain_view(self._controller, record, policy=self._settings.policy, reason=reason)
@@ -221,7 +221,7 @@ class ControllerApi:
         return total_cost_view(costs, bill, ledger.outflow(), tiers, ledger.besides(bill.settled_s), days)
 
     async def budget(self) -> views.BudgetView:
-        """What may be spent, and what is."""
+        """The budget, and what is spent of it."""
         controller = self._controller
         lease_s = controller.engine.lease_s * controller.clock.speedup
         return budget_view(controller.kernel, controller.now_s(), lease_s)
@@ -237,7 +237,7 @@ class ControllerApi:
         """Change what is given."""
         await self.started()
         kernel = self._controller.kernel
-        if purse_usd is not None and ORG in kernel.purses.allowed:
+        if purse_usd is not None and ORG in kernel.budgets.allowed:
             allowed = "left out: all have a budget for each period; next: sublet budget set --org USD[/month]"
             raise InvalidValue("purse", purse_usd, allowed)
         budget = change_budget(
@@ -251,8 +251,8 @@ class ControllerApi:
         return await self.budget()
 
     async def top_up(self, usd: float, *, by: str = "") -> views.BudgetView:
-        """Put more into the purse."""
-        await self.started()  # before that, the purse is not the one that was left
+        """Put more into the total budget."""
+        await self.started()  # before that, the budget is not the one that was left
         return await self.set_budget(purse_usd=top_up_purse(self._controller.kernel.supply.budget, usd), by=by)
 
     # ------------------------------------------------------------------ the controller itself
@@ -288,13 +288,13 @@ def _note(controller: Controller, row: HistoryRow, by: str) -> None:
 
 @contextmanager
 def _asked(controller: Controller, by: str) -> Iterator[None]:
-    """What follows is somebody's wish, and on disk when it is answered."""
+    """All that follows is the wish of a user, and on disk when it is answered."""
     with controller.writing(), controller.inbox.asked_by(by):
         yield
 
 
 def _settled_sources(controller: Controller, only: str | None = None) -> JobSources:
-    """With a bill that goes up to this moment; whoever looks at one job alone has no other booked for it."""
+    """With a bill that goes up to this moment; a look at one job alone books no other."""
     if only is None:
         controller.bill.settle(controller.now_s())
     else:

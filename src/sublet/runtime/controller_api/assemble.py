@@ -1,6 +1,6 @@
 """From settings to a controller: provider, engine and policy by their names, over the store of a state directory.
 
-A cloud that strikes by the progress of jobs is told how far they have come.
+A cloud that takes nodes by the progress of jobs is told how far they have come.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from sublet.domain.money import Money, Price
 from sublet.domain.plan import Phase, Policy
 from sublet.errors import BadInput
 from sublet.kernel.kernel import Kernel
+from sublet.policies.named import policy_named
 from sublet.policies.price.policy import in_a_hurry
 from sublet.runtime.archive import refuse_lost_log
 from sublet.runtime.controller.core import Controller
@@ -25,7 +26,7 @@ from sublet.runtime.controller.money import clock_from
 from sublet.runtime.controller_api.api import ControllerApi
 from sublet.runtime.controller_host.troubles import is_anchor
 from sublet.runtime.engines.protocol import Engine, MakeEngine
-from sublet.runtime.engines.sockets import refuse_taken
+from sublet.runtime.engines.server import refuse_taken
 from sublet.runtime.engines.tls import TlsEngine
 from sublet.runtime.private import private_folder
 from sublet.runtime.providers.protocol import Contains, FollowsJobs
@@ -94,13 +95,13 @@ def _refuse_an_unwritable(state_dir: Path) -> None:
 
 
 def policy_from(settings: Settings) -> Policy:
-    """Who decides, by name; in a hurry or not."""
-    policy = cast(Policy, cast(type, plugins.load("sublet.policies", settings.policy))())
+    """The policy of this name, with its options; in a hurry or not."""
+    policy = policy_named(settings.policy)
     return in_a_hurry(policy) if settings.hurry else policy
 
 
 def budget_from(settings: Settings) -> Budget:
-    """What may be spent."""
+    """The budget of the settings."""
     return Budget(
         burn=None if settings.burn_usd_per_h is None else Price.from_usd_per_h(settings.burn_usd_per_h),
         average=None if settings.average_usd_per_h is None else Price.from_usd_per_h(settings.average_usd_per_h),

@@ -1,4 +1,4 @@
-"""The tree of purses: set by whoever may, shown level by level, or as much of it as a user is to see."""
+"""The tree of budgets: set with the right for it, shown level by level, or as much of it as a user is to see."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TypedDict
 
+from sublet.domain.budget import ORG, SET_BY_USERS, Holder, Level, Period, calendar_text, named_owner
 from sublet.domain.events import BudgetChanged, PurseSet
 from sublet.domain.job import Job
 from sublet.domain.money import Money, microseconds
-from sublet.domain.purses import ORG, SET_BY_USERS, Holder, Level, Period, calendar_text, named_owner
 from sublet.errors import InvalidValue
 from sublet.kernel.kernel import Kernel
 from sublet.kernel.shares import payers
@@ -20,7 +20,7 @@ __all__ = ["Budgets", "OwnBudget", "PurseRow", "purse_reason", "purse_rows", "pu
 
 
 class PurseRow(TypedDict):
-    """One purse, or who spends without one. Rows come in the order of the tree, each after what it is part of."""
+    """One budget, or a user without one. Rows come in the order of the tree, each after what it is part of."""
 
     level: str  # org, team, user or job
     name: str  # "" of the organisation
@@ -39,7 +39,7 @@ class PurseRow(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnBudget:
-    """What the file of a job says that it may spend, and what it has."""
+    """The budget that the file of a job states, and what is spent of it."""
 
     limit_usd: float
     spent_usd: float
@@ -50,7 +50,7 @@ class OwnBudget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budgets:
-    """Of one controller, which is told what was set, and by whom."""
+    """Of one controller, which is told what was set, and by which user."""
 
     kernel: Callable[[], Kernel]
     now_s: Callable[[], float]
@@ -62,7 +62,7 @@ class Budgets:
     own: Callable[[], Mapping[str, OwnBudget]] = dict  # of the jobs that have one
 
     def rows(self, by: str = "") -> list[PurseRow]:
-        """The tree; of a user who may not set any, as much as is theirs."""
+        """The tree; for a user without the right to set any, their own part."""
         mine = next((each for each in self.tokens.list() if each["name"] == by and each["scope"] == Scope.USER), None)
         only = None if mine is None else (mine["user"], mine["team"])
         return purse_rows(self.kernel(), self.tokens.teams(), self.now_s(), only=only, own=self.own())
@@ -70,7 +70,7 @@ class Budgets:
     async def set(
         self, *, level: str, name: str = "", amount_usd: float | None = None, period: str | None = None, by: str = ""
     ) -> list[PurseRow]:
-        """What the organisation, a team, a user or a job may spend, in all or in each period; None = no limit."""
+        """Set what the organisation, a team, a user or a job may spend, in all or in each period; None = no limit."""
         await self.started()
         if level == Level.JOB:
             name = self.directory.find(name)
@@ -87,7 +87,7 @@ class Budgets:
 def purse_set(
     kernel: Kernel, *, level: str, name: str, amount_usd: float | None, period: str | None, at_s: float, unix_s: float
 ) -> PurseSet:
-    """What a user wants, as an event; InvalidValue names what is wrong with it."""
+    """The wish of a user, as an event; InvalidValue names what is wrong with it."""
     if level not in SET_BY_USERS:
         raise InvalidValue("level", level, f"one of {', '.join(SET_BY_USERS)}")
     if period is not None and period not in list(Period):
@@ -118,7 +118,7 @@ def purse_rows(
     for state in kernel.jobs.values():
         if state.job.user:
             team_of.setdefault(state.job.user, state.job.team)
-    known = {holder.account for holder in (*kernel.purses.allowed, *kernel.purses.shares.ended)}
+    known = {holder.account for holder in (*kernel.budgets.allowed, *kernel.budgets.shares.ended)}
     known |= {holder for state in kernel.jobs.values() for holder in payers(state.job)}
     known |= {Holder(Level.USER, user) for user in team_of} | {Holder(Level.TEAM, t) for t in team_of.values() if t}
     owners = {Holder(Level.JOB, job_id): state.job for job_id, state in kernel.jobs.items()}
@@ -129,21 +129,21 @@ def purse_rows(
     shown = {holder: _place(holder, owners.get(holder), team_of) for holder in told}
     rows = [_row(kernel, ORG, 0, now_s)]
     for holder, place in sorted(shown.items(), key=lambda each: each[1]):
-        by_file = holder in files and holder not in kernel.purses.allowed
+        by_file = holder in files and holder not in kernel.budgets.allowed
         row = _row(kernel, holder, len(place), now_s)
         rows.append(_own_row(kernel, row, files[holder], now_s) if by_file else row)
     return rows
 
 
 def _is_told(kernel: Kernel, holder: Holder) -> bool:
-    """Jobs without a purse of their own have `ps`; teams and users are always told of."""
-    return holder.level in (Level.TEAM, Level.USER) or (holder.level is Level.JOB and holder in kernel.purses.allowed)
+    """Jobs without a budget of their own have `ps`; teams and users are always told of."""
+    return holder.level in (Level.TEAM, Level.USER) or (holder.level is Level.JOB and holder in kernel.budgets.allowed)
 
 
 def _own_row(kernel: Kernel, row: PurseRow, own: OwnBudget, now_s: float) -> PurseRow:
-    """What is charged to it is what the kernel has counted: what comes too late is the organisation's."""
-    kept = kernel.purses.allowed.get(file := Holder(Level.FILE, row["name"]))
-    left = None if kept is None else Money(kept.limit - kernel.purses.spent(file, microseconds(now_s)))
+    """Its charge is what the kernel has counted: what comes too late is the organisation's."""
+    kept = kernel.budgets.allowed.get(file := Holder(Level.FILE, row["name"]))
+    left = None if kept is None else Money(kept.limit - kernel.budgets.spent(file, microseconds(now_s)))
     spent_usd = own.spent_usd if left is None else own.limit_usd - left.usd
     return {
         **row,
@@ -177,7 +177,7 @@ def _place(holder: Holder, job: Job | None, team_of: Mapping[str, str]) -> tuple
 
 
 def _row(kernel: Kernel, holder: Holder, depth: int, now_s: float) -> PurseRow:
-    tree, now_us = kernel.purses, microseconds(now_s)
+    tree, now_us = kernel.budgets, microseconds(now_s)
     allowance = tree.allowed.get(holder)
     spent = Money(tree.spent(holder, now_us) - (0 if allowance is None else allowance.opening))
     limit = None if allowance is None else allowance.amount
@@ -208,16 +208,16 @@ def _row(kernel: Kernel, holder: Holder, depth: int, now_s: float) -> PurseRow:
 
 
 def purse_reason(kernel: Kernel, job_id: str, now_s: float) -> str:
-    """Why a job that holds nothing does not start, if a purse is to blame; "" = none is."""
+    """Why a job that holds nothing does not start, if a budget is to blame; "" = none is."""
     state = kernel.jobs.get(job_id)
-    if not kernel.purses.allowed or state is None or state.gpus or state.shape is not None:
+    if not kernel.budgets.allowed or state is None or state.gpus or state.shape is not None:
         return ""
-    if (holder := kernel.purses.held_by(state.job, now_s)) is None:
+    if (holder := kernel.budgets.held_by(state.job, now_s)) is None:
         return ""
-    spent = kernel.purses.words(holder)
+    spent = kernel.budgets.words(holder)
     by_file = holder.level is Level.FILE
     advice = f"sublet budget top-up --job {holder.name} USD" if by_file else _advice(holder)
-    return f"{spent}; it goes on {kernel.purses.resumes(holder)}; next: {advice}"
+    return f"{spent}; it goes on {kernel.budgets.resumes(holder)}; next: {advice}"
 
 
 def _advice(holder: Holder) -> str:

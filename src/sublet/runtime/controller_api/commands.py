@@ -1,4 +1,4 @@
-"""What users do with jobs that there are: cancel, pause, resume, scale, give more money; and when that is refused."""
+"""Commands for jobs that there are: cancel, pause, resume, scale, give more money; and when they are refused."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class JobCommands:
         self._take_back = controller.writing()(controller.memory.take_back)  # it is on disk before it is shown
 
     def find(self, job_id: str) -> JobRecord:
-        """What the controller knows of a job, however long ago that was."""
+        """All that the controller knows of a job, however long ago that was."""
         record = self._records.get(job_id) or self._take_back(job_id)
         if record is None:
             raise NoSuchJob(job_id, self._records)
@@ -105,7 +105,7 @@ class JobCommands:
         return record
 
     def scale(self, job_id: str, *, low: int, high: int) -> JobRecord:
-        """Other widths; a script that could have several workers goes on looking for its group."""
+        """Other worker counts; a script that could have several workers goes on looking for its group."""
         record = self._find_live(job_id, "scale")
         sizes = tuple(size for size in record.spec.sizes if low <= size <= high)
         if record.spec.sizes and not sizes:

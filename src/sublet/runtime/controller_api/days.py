@@ -1,4 +1,4 @@
-"""What was spent on each day, out of the sums that the history has: to the cent what was spent in all.
+"""Dollars spent on each day, out of the sums that the history has: to the cent what was spent in all.
 
 Between two rows of history what is rented is what it was, so dollars are spread over the time between them: a day
 without a row has its part, and so have the hours before midnight.

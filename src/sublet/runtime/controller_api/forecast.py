@@ -2,8 +2,8 @@
 
 Out of what is foreseen of each (`remaining`), as if jobs fared independently of each other. All have ended when the
 last has: the chance of that by some time is the product of theirs. Dollars add up: so do medians, and what they may
-be off by adds in squares. Of one job it is what is foreseen of that job. Jobs that wait, or of whose work nobody
-knows how much it is, are counted and not in it.
+be off by adds in squares. Of one job it is what is foreseen of that job. Jobs that wait, or whose work is not
+known, are counted and not in it.
 """
 
 from __future__ import annotations

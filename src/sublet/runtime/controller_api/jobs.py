@@ -49,7 +49,7 @@ UNMODIFIED = {  # of a script without the SDK nobody but itself makes a checkpoi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSources:
-    """What a job is looked up in, at one moment."""
+    """The tables in which a job is looked up, at one moment."""
 
     kernel: Kernel
     bill: Bill
@@ -143,7 +143,7 @@ def _warnings(record: JobRecord, state: JobState | None) -> list[str]:
 
 
 def reason_of(record: JobRecord, state: JobState | None, sources: JobSources) -> str:
-    """Why it is in this phase, or has this width, in a sentence."""
+    """Why it is in this phase, or has so many workers, in a sentence."""
     if record.error:
         return gist_of(record.error)
     if state is None:

@@ -1,4 +1,4 @@
-"""What one node of each offer has cost over time, as the ledger has it."""
+"""Prices of a node of each offer over time, as the ledger has them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that whoever submits a job has, and the controller does not: their parts are brought before the job is."""
+"""Files that the submitting machine has and the controller lacks: their parts are brought before the job is."""
 
 from __future__ import annotations
 

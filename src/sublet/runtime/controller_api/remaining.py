@@ -1,7 +1,7 @@
 """The rest of a job: how long it will still take, what it will cost, and the risk that the cloud takes a part of it.
 
-By the model that plans are made with (`perf.preemption`), so that the mean is the number that the policy reckons with:
-nodes are lost as the offers say, every loss costs what it costs there, and speed varies as it has varied.
+By the model that plans are made with (`perf.preemption`), so that the mean is the number that the policy reckons with.
+Nodes are lost as the offers say, every loss costs what it costs there, and speed varies as it has varied.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Risk:
 
 
 def mix_of(shape: Shape, pool: Pool) -> Mix:
-    """What is not steady is on spot, where there is any."""
+    """GPUs that are not steady are on spot, where there is any."""
     spot = shape.gpus - shape.steady if Market.SPOT in pool.markets else 0
     return Mix(spot=spot, on_demand=shape.gpus - spot, spot_nodes=len(packed(spot, pool.gpus_per_node)))
 

@@ -1,4 +1,4 @@
-"""What a controller tells about itself: plain values, ready for JSON, each field with its unit.
+"""Answers of a controller about itself: plain values, ready for JSON, each field with its unit.
 
 Every time that ends in `_s` is cloud time (seconds since the controller's first start, or a duration on that clock),
 but for those that start with `wall_` and for `step_s` and `samples_per_s`, which a worker measures on the wall.
@@ -214,7 +214,7 @@ class EventView(TypedDict):
 
 
 class TierView(TypedDict):
-    """What one tier of checkpoints cost, and what it saved."""
+    """Costs of one tier of checkpoints, and what it saved."""
 
     tier: str  # peers, disk, anchor or bucket
     commits: int
@@ -284,7 +284,7 @@ class ExplainView(TypedDict):
 
 
 class BudgetView(TypedDict):
-    """What may be spent, and what is."""
+    """The budget, and what is spent of it."""
 
     burn_limit_usd_per_h: float | None  # never above, at any moment
     average_usd_per_h: float | None  # aim in the long run
@@ -295,14 +295,14 @@ class BudgetView(TypedDict):
     burn_usd_per_h: float  # now
     exhausted: bool  # nothing more may be rented until a top-up
     unattended_usd: (
-        float  # beyond the purse, at most, if no controller were there from now on: nodes end with their lease
+        float  # beyond the budget, at most, if no controller were there from now on: nodes end with their lease
     )
 
 
 class ExpectedView(TypedDict):
-    """What a new job would take and cost beside the jobs that are there; the quickest way and on demand to compare.
+    """Time and cost of a new job beside the jobs that are there; the quickest way and on demand to compare.
 
-    None where nobody knows how much work it is, or where there is nothing on demand.
+    None where its work is not known, or where there is nothing on demand.
     """
 
     shape: str
@@ -318,7 +318,7 @@ class ExpectedView(TypedDict):
 
 
 class DryRunView(TypedDict):
-    """What would happen to a job that is not submitted."""
+    """The answer to a job that is not submitted."""
 
     name: str
     feasible: bool
@@ -381,7 +381,7 @@ class MetricsView(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobLog:
-    """What a job printed, as it was asked for. `hide` are its secrets: masked wherever the text goes."""
+    """The output of a job, as it was asked for. `hide` are its secrets: masked wherever the text goes."""
 
     parts: tuple[LogPart, ...]
     hide: tuple[str, ...] = field(default=(), repr=False)

@@ -217,7 +217,7 @@ def _nobody(record: HostRecord, words: str) -> NoController:
     """On the controller host; `words` are the last ones of a controller that did not live there."""
     said = words.partition("\n  next: ")[0].strip()
     why = f"none lives on it: {said}" if said else "none answers on it"
-    hint = "'sublet up --on aws' starts it again; keeper.log and controller.log lie in its state directory"
+    hint = "'sublet up --on aws' starts it again; watchdog.log and controller.log lie in its state directory"
     return NoController(f"controller host {record.instance}", why, hint=hint)
 
 

@@ -29,9 +29,8 @@ from pathlib import Path
 from sublet.errors import SubletError
 from sublet.machine.files import FILES
 from sublet.runtime import last_run
-from sublet.runtime.controller_host.idle import ANCHORED
+from sublet.runtime.controller_host.idle import ANCHORED, CONTROLLER, DESK, KEEPER, is_held, serving_pid
 from sublet.runtime.controller_host.parcel import pack_state, staged, unpack_state
-from sublet.runtime.controller_host.presence import CONTROLLER, DESK, KEEPER, is_held, serving_pid
 from sublet.runtime.controller_host.record import FENCED
 
 __all__ = ["NEEDED", "main"]
@@ -101,7 +100,7 @@ def _look(folder: Path, needed: list[str]) -> dict[str, object]:
         "serves": serving_pid(folder) is not None,
         "fenced": (folder / FENCED).exists(),
         "failure": _text(folder / "start-failure.txt"),
-        "last": _text(folder / "keeper.log")[-LAST_BYTES:],
+        "last": _text(folder / "watchdog.log")[-LAST_BYTES:],
     }
 
 
@@ -126,7 +125,7 @@ def _start(folder: Path, words: list[str]) -> None:
 
 def _spawn(folder: Path, module: str, *words: str) -> None:
     """In a session of its own, so that it outlives ssh."""
-    log = os.open(folder / "keeper.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    log = os.open(folder / "watchdog.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     command, null = [sys.executable, "-m", module, str(folder), *words], subprocess.DEVNULL
     subprocess.Popen(command, stdin=null, stdout=log, stderr=log, start_new_session=True)  # noqa: S603 - ourselves
 

@@ -18,9 +18,9 @@ from sublet.errors import BadInput, MissingData, NoAccess, SubletError
 from sublet.machine.files import FILES, Files
 from sublet.market.catalogue import Catalogue, load_catalogue
 from sublet.runtime.controller_host.ground import own_group, own_role, place_for_it
-from sublet.runtime.providers.aws.asked_prices import price_of
 from sublet.runtime.providers.aws.calls import meaning
 from sublet.runtime.providers.aws.config import ANCHOR_USD_PER_H, AwsConfig
+from sublet.runtime.providers.aws.offers import price_of
 
 __all__ = ["IMAGES", "Chosen", "choose", "region_from", "write_choices"]
 

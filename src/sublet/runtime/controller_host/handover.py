@@ -12,12 +12,12 @@ from the present state (`next_step`); every step may be repeated.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 
 from sublet.runtime.controller_host.record import Home
 
-__all__ = ["HandoverStep", "Situation", "after_step", "may_run", "next_step"]
+__all__ = ["HandoverStep", "Situation", "next_step"]
 
 
 class HandoverStep(StrEnum):
@@ -46,13 +46,6 @@ class Situation:
     fresh_there: bool = False
 
 
-def may_run(now: Situation) -> list[Home]:
-    """The sides on which a controller would start if asked to."""
-    here = [Home.HERE] if now.home is Home.HERE else []
-    there = [Home.ANCHOR] if not now.fenced else []
-    return here + there
-
-
 def next_step(now: Situation, to: Home) -> HandoverStep | None:
     """None when all is done."""
     if to is Home.ANCHOR:
@@ -70,26 +63,3 @@ def next_step(now: Situation, to: Home) -> HandoverStep | None:
     if now.runs_there:
         return HandoverStep.STOP_THERE
     return HandoverStep.TURN_TO_HERE if now.fresh_here else HandoverStep.COPY_HERE
-
-
-def after_step(now: Situation, step: HandoverStep) -> Situation:
-    """The state after the step; one that a crash cuts short changes nothing, or all of it."""
-    match step:
-        case HandoverStep.STOP_HERE:
-            return replace(now, runs_here=False, fresh_there=False)
-        case HandoverStep.COPY_THERE:
-            return replace(now, fenced=True, fresh_there=True)
-        case HandoverStep.TURN_TO_ANCHOR:
-            return replace(now, home=Home.ANCHOR, fresh_here=False)
-        case HandoverStep.FREE:
-            return replace(now, fenced=False)
-        case HandoverStep.START_THERE:
-            return replace(now, runs_there=True, fresh_here=False)
-        case HandoverStep.FENCE:
-            return replace(now, fenced=True)
-        case HandoverStep.STOP_THERE:
-            return replace(now, runs_there=False)
-        case HandoverStep.COPY_HERE:
-            return replace(now, fresh_here=True)
-        case HandoverStep.TURN_TO_HERE:
-            return replace(now, home=Home.HERE, fresh_there=False)

@@ -7,6 +7,8 @@ watchdog runs there, it stays on.
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import json
 import os
 import subprocess
 import sys
@@ -14,13 +16,47 @@ import threading
 from pathlib import Path
 
 from sublet.machine.wall import WALL, Wall
-from sublet.runtime.controller_host.presence import CONTROLLER, DESK, KEEPER, is_held
 
-__all__ = ["ANCHORED", "IDLE_S", "is_left_alone", "main", "turn_off"]
+__all__ = [
+    "ANCHORED",
+    "CONTROLLER",
+    "DESK",
+    "IDLE_S",
+    "KEEPER",
+    "is_held",
+    "is_left_alone",
+    "main",
+    "serving_pid",
+    "turn_off",
+]
 
+CONTROLLER, KEEPER, DESK = "controller.lock", "keeper.lock", "desk.lock"
+PROGRAM = b"sublet.api.main"  # a word of a controller's command line
 ANCHORED = ".sublet-on_host"  # in its home: this machine was rented for a controller, and may be turned off
 IDLE_S = 600.0
 LOOK_S = 1.0
+
+
+def is_held(folder: Path, name: str) -> bool:
+    """Whether a process holds this lock. A look delays only a process that takes it just now."""
+    if not (folder / name).exists():
+        return False
+    how = fcntl.LOCK_EX if name == DESK else fcntl.LOCK_SH  # several may be at the desk, and share it
+    with (folder / name).open("a") as lock:
+        try:
+            fcntl.flock(lock, how | fcntl.LOCK_NB)
+        except OSError:
+            return True
+    return False
+
+
+def serving_pid(folder: Path) -> int | None:
+    """The controller that has said where it listens; None where none serves, or another process has its number."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        pid = int(json.loads((folder / "controller.json").read_text(encoding="utf-8"))["pid"])
+        if PROGRAM in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+            return pid
+    return None
 
 
 def is_left_alone(folder: Path, wall: Wall = WALL, look_s: float = LOOK_S) -> bool:

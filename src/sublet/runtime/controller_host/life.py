@@ -169,7 +169,7 @@ class ControllerHost:
             if facts["lacks"]:
                 lacks = " ".join(facts["lacks"])
                 hint = f"take an image that has them, or write anchor_install = {lacks!r} into aws.toml"
-                raise BadInput(f"the anchor's {record.python}", f"has no {lacks}", hint=hint)
+                raise BadInput(f"python of the host: {record.python}", f"has no {lacks}", hint=hint)
             if self.credentials:
                 text = "".join(f"{name}={value}\n" for name, value in self.credentials.items())
                 await remote.module(DESK, "trust", record.state_dir, data=text.encode())
@@ -229,7 +229,7 @@ class ControllerHost:
                 seen_s = WALL.monotonic()
             elif facts["failure"] or WALL.monotonic() - seen_s > UNSEEN_S:
                 hint = (
-                    f"see controller.log and keeper.log in {record.state_dir} there; 'sublet up --on aws' tries again"
+                    f"see controller.log and watchdog.log in {record.state_dir} there; 'sublet up --on aws' tries again"
                 )
                 raise Refused(f"controller host {record.instance}: {_words(facts)}\n  next: {hint}")
             await asyncio.sleep(LOOK_S)

@@ -28,7 +28,16 @@ __all__ = ["ARRIVING", "PIECE_BYTES", "Arriving", "pack_state", "staged", "take_
 
 ARRIVING = "anchor.arriving"
 # Of the place, not of the run: the address, the holder of the lock, the laptop's record of its controller host.
-STAYS = ("anchor", "anchor.new", "controller.json", "controller.lock", "fenced", "keeper.log", "keeper.lock", "nodes")
+STAYS = (
+    "anchor",
+    "anchor.new",
+    "controller.json",
+    "controller.lock",
+    "fenced",
+    "watchdog.log",
+    "watchdog.lock",
+    "nodes",
+)
 STAYS_TOO = ("token", "token.read", "start-failure.txt", "witness", "credentials.env", "desk.lock", ARRIVING)
 STAYS_ALSO = ("keeper-troubles.json",)
 LARGE = "checkpoints"  # the folder whose files do not change once they are there

@@ -15,7 +15,7 @@ from pathlib import Path
 from sublet.machine.files import FILES
 from sublet.machine.wall import WALL, Wall
 from sublet.runtime.controller.watch import AlarmKind, Alarms
-from sublet.runtime.controller_host.presence import KEEPER, is_held
+from sublet.runtime.controller_host.idle import KEEPER, is_held
 
 __all__ = ["FILE", "TroubleWatch", "Troubles", "is_anchor"]
 

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import http.client
+import json
 import os
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,10 +29,9 @@ from sublet.machine.remote import open_uri
 from sublet.machine.wall import WALL, Wall
 from sublet.runtime.controller_host import idle
 from sublet.runtime.controller_host.backup import Backup, place_of
+from sublet.runtime.controller_host.idle import CONTROLLER, KEEPER, is_held, serving_pid
 from sublet.runtime.controller_host.kept_checkpoints import CheckpointCopies
-from sublet.runtime.controller_host.presence import CONTROLLER, KEEPER, is_held, serving_pid
 from sublet.runtime.controller_host.record import FENCED
-from sublet.runtime.controller_host.spent import is_spent
 from sublet.runtime.controller_host.troubles import Troubles
 from sublet.runtime.home import home_of
 from sublet.runtime.providers.aws.build import server_of
@@ -39,8 +40,9 @@ from sublet.runtime.providers.aws.config import config_path, read_config
 from sublet.runtime.providers.aws.fleet import EXPIRES_S
 from sublet.runtime.providers.aws.instances import EXPIRES_TAG, expiry_tag
 
-__all__ = ["Verdict", "after", "main", "pause_s"]
+__all__ = ["Verdict", "after", "is_over", "is_spent", "main", "pause_s"]
 
+ANSWER_S = 10.0
 COMMAND = (sys.executable, "-m", "sublet.api.main")
 STALE = 75  # another controller has the store
 SHORT_S = 60.0
@@ -58,8 +60,28 @@ LAST_COPY_S = 5.0  # for one that is under way when the controller has ended for
 LOCK_TRIES, LOCK_TRY_S = 20, 0.1
 LAST_BYTES = 2000  # of what a controller wrote
 UNKNOWN = 1  # how one ended that is no child of ours
-
 Verdict = tuple[bool, int]  # (start it again, short lives in a row)
+
+
+def is_over(budget: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]]) -> bool:
+    """Nothing may be rented, and nothing is."""
+    return bool(budget["exhausted"]) and all(node["phase"] == "gone" for node in nodes)
+
+
+def is_spent(state_dir: Path) -> bool:
+    """As the controller of this directory says; OSError or ValueError where it says nothing."""
+    address = json.loads((state_dir / "controller.json").read_text(encoding="utf-8"))
+    token = (state_dir / "token.read").read_text(encoding="ascii").strip()
+    return is_over(_ask(address, token, "/v1/budget"), _ask(address, token, "/v1/nodes")["nodes"])
+
+
+def _ask(address: Mapping[str, Any], token: str, path: str) -> Any:
+    connection = http.client.HTTPConnection(address["host"], address["port"], timeout=ANSWER_S)
+    try:
+        connection.request("GET", path, headers={"Authorization": f"Bearer {token}"})
+        return json.loads(connection.getresponse().read())
+    finally:
+        connection.close()
 
 
 def after(code: int, lived_s: float, short: int, *, fenced: bool) -> Verdict:

@@ -28,8 +28,8 @@ from threading import Event
 from typing import Any, Final
 
 from sublet.runtime.agent.devices import VISIBLE
-from sublet.runtime.agent.homes import SKY_WORKDIR
 from sublet.runtime.agent.processes import alive, die_with_parent
+from sublet.runtime.agent.users import SKY_WORKDIR
 from sublet.runtime.file_sync.records import FOLDER, Record, folder, records
 
 __all__ = ["ENGINES", "ContainerEngine", "ContainerFacts", "main", "run_words"]

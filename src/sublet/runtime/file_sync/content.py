@@ -1,23 +1,46 @@
-"""Parts of files by what is in them: named by their SHA-256, packed, in one folder. Both ends of the line have one.
+"""Parts of files by what is in them, named by their SHA-256 and packed, and the content of a folder as such parts.
 
 A part is whole or not there: it is written beside and renamed, and a reader checks its content against its name. Code
 is packed by zlib, which every Python has: a node needs nothing installed to unpack what comes first. Checkpoints are
 kept as they are, since they hardly pack, and come by the gigabyte.
+
+The *root*, one part, names the parts of the manifest; the name of the root is all that an order to start carries.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from enum import Enum, auto
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Protocol
 
+from sublet.errors import BadInput
 from sublet.machine.files import FILES, Files
 
-__all__ = ["LARGE_PART_BYTES", "PART_BYTES", "Content", "Keep", "digest_of", "is_digest"]
+__all__ = [
+    "LARGE_PART_BYTES",
+    "PART_BYTES",
+    "PLAIN",
+    "RUNS",
+    "Content",
+    "Entry",
+    "Keep",
+    "digest_of",
+    "entries_from",
+    "in_parts",
+    "is_below",
+    "names_in",
+    "write_manifest",
+]
 
+PLAIN, RUNS = 0o644, 0o755  # most files have one of them: they are 0 and 1 in a manifest, as ever
+SHORT = {PLAIN: 0, RUNS: 1}
+LONG = {short: mode for mode, short in SHORT.items()}
 PART_BYTES = 128 << 10  # of a part, unpacked: one line of the wire, even if it cannot be packed
 LARGE_PART_BYTES = 512 << 10  # of a checkpoint: fewer files, and still one line where that is all a peer reads
 LEVEL = 1  # code packs well at any, and this is the quickest
@@ -30,12 +53,77 @@ MOST_DRAFTS = 8 << 20  # bytes, until they are forced to the disk together: lost
 ZLIB = b"\x78"  # what is packed begins with this; what is not may, too
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One file. A path is below the working directory, unless it begins with / or ~/."""
+
+    path: str
+    parts: tuple[str, ...]
+    size_bytes: int
+    mode: int = PLAIN
+
+    @property
+    def part_bytes(self) -> int:
+        """Bytes of each part but the last: there are two lengths, and their number tells which."""
+        return PART_BYTES if len(self.parts) == -(-self.size_bytes // PART_BYTES) else LARGE_PART_BYTES
+
+
+class _KnownParts(Protocol):
+    """A store of parts: a `Content`, say."""
+
+    def add(self, data: bytes) -> str:
+        """Its name."""
+
+
+def is_below(path: str) -> bool:
+    """It names a file below whatever folder it is put into, and nothing outside."""
+    return bool(path) and not path.startswith(("/", "~")) and ".." not in PurePosixPath(path).parts
+
+
+def in_parts(data: bytes) -> Iterator[bytes]:
+    """The parts of a file; none of an empty one."""
+    return (data[at : at + PART_BYTES] for at in range(0, len(data), PART_BYTES))
+
+
+def write_manifest(content: _KnownParts, entries: Iterable[Entry]) -> str:
+    """The name of its root. The same files give the same name, in whatever order they were found."""
+    rows = [[e.path, SHORT.get(e.mode, e.mode), e.size_bytes, *e.parts] for e in sorted(entries, key=lambda e: e.path)]
+    text = json.dumps(rows, separators=(",", ":")).encode()
+    return content.add("\n".join(content.add(part) for part in in_parts(text)).encode())
+
+
+def names_in(root: bytes) -> list[str]:
+    """The parts of the manifest that a root names."""
+    names = root.decode("ascii", errors="replace").split("\n")
+    if not all(map(_is_digest, names)):
+        raise BadInput("a manifest", "its root names no parts")
+    return names
+
+
+def entries_from(text: bytes) -> list[Entry]:
+    """Entries of the text of a manifest; BadInput for one that should not be unpacked."""
+    try:
+        rows = json.loads(text)
+        entries = [
+            Entry(path=str(path), mode=LONG.get(mode, int(mode)) & RUNS, size_bytes=int(size), parts=tuple(parts))
+            for path, mode, size, *parts in rows
+        ]
+    except (ValueError, TypeError) as error:
+        raise BadInput("a manifest", f"cannot be read ({error})") from None
+    for entry in entries:
+        if ".." in PurePosixPath(entry.path).parts or not all(map(_is_digest, entry.parts)):
+            raise BadInput("a manifest", f"has no file that could be called {entry.path!r}")
+        if len(entry.parts) != -(-entry.size_bytes // entry.part_bytes):
+            raise BadInput("a manifest", f"has {len(entry.parts)} parts of {entry.path!r}, which is not its length")
+    return entries
+
+
 def digest_of(data: bytes) -> str:
     """Its name."""
     return hashlib.sha256(data).hexdigest()
 
 
-def is_digest(text: str) -> bool:
+def _is_digest(text: str) -> bool:
     """Whether a part can have this name."""
     return len(text) == LENGTH and DIGITS.issuperset(text)
 
@@ -77,7 +165,7 @@ class Content:
 
     def take(self, digest: str, packed: bytes) -> bool:
         """Keep the bytes that came over a line under this name; False if they are something else."""
-        if not is_digest(digest) or (data := _unpacked(digest, packed, self._most_bytes)) is None:
+        if not _is_digest(digest) or (data := _unpacked(digest, packed, self._most_bytes)) is None:
             return False
         if self.data(digest) is None:
             self._write(digest, packed if self._keep is Keep.PACKED else data)
@@ -110,7 +198,7 @@ class Content:
     def _known(self) -> set[str]:
         if self._names is None:
             found = self._files.names(self.folder)
-            self._names = set(filter(is_digest, found)) if self._keep is not Keep.PASSING else set()
+            self._names = set(filter(_is_digest, found)) if self._keep is not Keep.PASSING else set()
             self._left = [name for name in found if name.endswith(DRAFT)]
         return self._names
 

@@ -6,8 +6,7 @@ from collections.abc import Callable, Collection
 
 from sublet.errors import BadInput
 from sublet.machine.wall import Wall
-from sublet.runtime.file_sync.content import PART_BYTES, Content
-from sublet.runtime.file_sync.manifest import Entry, entries_from, names_in
+from sublet.runtime.file_sync.content import PART_BYTES, Content, Entry, entries_from, names_in
 from sublet.wire.travel import Lacks, Part
 
 __all__ = ["GONE", "Fetch", "Fetching"]

@@ -22,12 +22,39 @@ from typing import IO, Any, Final, NamedTuple
 
 from sublet.machine.objects import FileObjects, Found, StoreFailed
 from sublet.runtime.file_sync.coming import DRAFT, Came, Shape, fetch, shape_of
-from sublet.runtime.file_sync.writers import open_for_writing
 
-__all__ = ["Mirror", "NotOurs", "Pushed", "files_among"]
+__all__ = ["Mirror", "NotOurs", "Pushed", "files_among", "open_for_writing"]
 
 AT_ONCE: Final = 8  # files, each way
 SAME_NS: Final = 2_000_000  # two times that differ by less went through a float
+
+
+def open_for_writing(*, besides: int | None = None) -> set[tuple[int, int]]:
+    """Device and number of each, since names differ between containers; not by processes of the group `besides`."""
+    found: set[tuple[int, int]] = set()
+    for pid in os.listdir("/proc"):  # noqa: PTH208 - names are all it takes
+        with contextlib.suppress(OSError):  # it has ended
+            if pid.isdigit() and os.getpgid(int(pid)) != besides:
+                _add(found, f"/proc/{pid}")
+    return found
+
+
+def _add(found: set[tuple[int, int]], process: str) -> None:
+    try:
+        numbers = os.listdir(f"{process}/fd")  # noqa: PTH208 - as above
+    except OSError:
+        return  # it has ended, or is another user's
+    for number in numbers:
+        try:
+            with open(f"{process}/fdinfo/{number}", encoding="ascii") as facts:  # noqa: PTH123 - read by the thousand
+                flags = next((int(line.split()[1], 8) for line in facts if line.startswith("flags:")), 0)
+            if flags & os.O_ACCMODE == os.O_RDONLY:
+                continue
+            seen = os.stat(f"{process}/fd/{number}")  # noqa: PTH116 - as above
+        except OSError:
+            continue
+        if stat.S_ISREG(seen.st_mode):
+            found.add((seen.st_dev, seen.st_ino))
 
 
 class NotOurs(OSError):

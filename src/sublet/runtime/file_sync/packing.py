@@ -2,32 +2,88 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
 from sublet.errors import BadInput
+from sublet.machine.files import Files
 from sublet.machine.remote import is_remote
-from sublet.runtime.file_sync.content import PART_BYTES, Content
-from sublet.runtime.file_sync.ignoring import travelling_files
-from sublet.runtime.file_sync.manifest import RUNS, Entry, entries_from, in_parts, names_in, write_manifest
+from sublet.runtime.file_sync.content import (
+    PART_BYTES,
+    RUNS,
+    Content,
+    Entry,
+    entries_from,
+    in_parts,
+    names_in,
+    write_manifest,
+)
+from sublet.runtime.file_sync.ignoring import may_be_key, travelling_files
+from sublet.runtime.jobs.spec import JobSpec
 
 __all__ = [
     "LARGEST_FILE",
     "MOST_BYTES",
     "MOST_FILES",
+    "file_notes",
     "local_among",
     "pack",
     "pack_texts",
     "packed_names",
+    "tracker_notes",
     "travelling",
 ]
 
+NAMES = {"tensorboard": "TensorBoard", "wandb": "Wandb"}  # those that keep files; MLflow's may be a server
+IMPORTED = re.compile(r"^\s*(?:from|import)\s+sublet\.integrations(?:\.(\w+)|\s+import\s+([\w ,]+))", re.MULTILINE)
+KEYS_NAMED = 5  # of those that may be keys
 MOST_FILES = 20_000
 MOST_BYTES = 1 << 30
 LARGEST_FILE = 256 << 20  # a node puts one together at a time, and hears nothing meanwhile
 NAMED = 3  # of the largest, in a refusal
 OWNERS = 0o600  # scripts write into their directory, so its owner may; others may what they may here, and never write
 HINT = "leave out what no node needs by .subletignore, and let the job load large data itself, from where they lie"
+
+
+def tracker_notes(spec: JobSpec, files: Files) -> list[str]:
+    """Notes on its trackers; nothing where a folder of the job's goes back to a bucket by itself."""
+    script = next((word for word in spec.argv if word.endswith(".py")), None)
+    if script is None or spec.kept_mounts:
+        return []
+    try:
+        text = files.read(Path(spec.cwd) / script).decode(errors="replace")
+    except OSError:
+        return []  # it is the nodes' own
+    words = {
+        word for found in IMPORTED.finditer(text) for group in found.groups("") for word in re.split(r"\W+", group)
+    }
+    return [
+        f"{NAMES[name]} of {script} writes into a folder, and these nodes share no disk: a run would end with its node."
+        f" Give it a folder of a bucket (file_mounts with mode: MOUNT), or of a network disk"
+        for name in sorted(NAMES.keys() & words)
+    ]
+
+
+def file_notes(spec: JobSpec, names: Iterable[str]) -> list[str]:
+    """`names` are those that its files have on a node."""
+    stay = [
+        f"{Path(path).name} stays on this machine: secrets are written in it. Without values (secrets: {{NAME: }}) they"
+        f" come from your environment, and it travels as other files do"
+        for path in spec.unsent
+        if Path(path).is_relative_to(spec.cwd)
+    ]
+    return [*stay, *_of_keys(spec, names)]
+
+
+def _of_keys(spec: JobSpec, names: Iterable[str]) -> list[str]:
+    meant = {str(PurePosixPath(there)) for there in spec.mounts}  # a file that was named by itself
+    found = sorted(name for name in names if name not in meant and may_be_key(name))
+    if not found:
+        return []
+    more = f" and {len(found) - KEYS_NAMED} more" if len(found) > KEYS_NAMED else ""
+    shown = ", ".join(found[:KEYS_NAMED])
+    return [f"warning: {shown}{more} may hold keys, and go to every node; name in .subletignore what is to stay"]
 
 
 def pack(content: Content, folder: Path, mounts: Mapping[str, Path], *, besides: Collection[Path] = ()) -> str:

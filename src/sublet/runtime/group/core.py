@@ -8,24 +8,60 @@ from collections.abc import Callable, Collection, Iterable
 from enum import Enum, auto
 
 from sublet.domain.shape import Grid, Placement
-from sublet.runtime.group.census import Census
+from sublet.domain.shards import ranges_for
+from sublet.domain.units import GIB
 from sublet.runtime.group.counts import WorkerCounts, narrow_placement
 from sublet.runtime.group.failures import Failure, Fault, Patience, fault_of, how_it_ended
 from sublet.runtime.group.launch import start_order
 from sublet.runtime.group.overdue import JUDGE_S, LEAVE_S
 from sublet.runtime.group.places import Form, Places
 from sublet.runtime.group.protocol import GroupNews, Outcome
-from sublet.runtime.group.ranging import Ranging
-from sublet.runtime.group.rounds import Round
+from sublet.runtime.group.rounds import Census, Round
 from sublet.runtime.group.workers import Roster, Worker, WorkerPhase, split_by_room
 from sublet.runtime.jobs.bounds import Shards
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire import messages as wire
 from sublet.wire.exits import EXIT_LEFT
+from sublet.wire.grids import Ready
 
-__all__ = ["LAST_GRACE_S", "GroupCore", "Verdict", "find_crash"]
+__all__ = ["LAST_GRACE_S", "GroupCore", "Ranging", "Verdict", "find_crash"]
 
+ROOM = 0.9  # of a device, for state: what is computed with it needs some too
 LAST_GRACE_S = 5.0  # wall, at most, for workers that have nothing to save any more
+
+
+class Ranging:
+    """The ranges of one group.
+
+    `auto` is decided by the first session that is ready, and stays: all members must be alike.
+    """
+
+    def __init__(self, asked: Shards) -> None:
+        self.on = asked is Shards.ON
+        self._asked, self._decided = asked, asked is not Shards.AUTO
+
+    def hear(self, message: Ready, workers: int) -> None:
+        """A session is ready, in a group of so many."""
+        if self._decided:
+            return
+        self._decided = True
+        room = message.device_bytes * ROOM
+        whole = message.weight_bytes + message.moment_bytes
+        cut = message.weight_bytes + message.moment_bytes / ranges_for(workers)
+        self.on = message.ranges and cut < whole and cut <= room < whole
+
+    def refuses(self, message: Ready) -> str:
+        """Why this session cannot train at all, in words; "" = it can."""
+        if self._asked is Shards.ON and not message.ranges:
+            why = "its session cannot have its optimizer's state in ranges; next: train it without stages, or install "
+            return why + "this sublet where the script runs"
+        if 0 < message.device_bytes < message.weight_bytes:
+            needs, has = message.weight_bytes / GIB, message.device_bytes / GIB
+            return (
+                f"weights and gradients alone take {needs:.1f} GiB, and its device has {has:.1f}, which no number of "
+                "workers mends; next: cut the model into stages (parallel.stages), or ask for a larger accelerator"
+            )
+        return ""
 
 
 class Verdict(Enum):

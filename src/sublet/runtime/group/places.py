@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 
 from sublet.domain.shape import Grid
 from sublet.perf.part_memory import PartMemory
-from sublet.planning.preparing import kept_ahead
-from sublet.planning.seating import Seats, seats
+from sublet.planning.seating import Seats, kept_ahead, seats
 from sublet.runtime.group.workers import Worker, WorkerPhase
 from sublet.runtime.jobs.bounds import MOST_STAGES
 from sublet.wire import messages as wire

@@ -10,21 +10,45 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import socket
 import ssl
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sublet.errors import MissingExtra
 from sublet.machine.files import FILES, Files
 from sublet.runtime.agent.dialing import host_and_port, is_secure
+from sublet.runtime.identity.extra import certificates
 from sublet.runtime.identity.names import CONTROLLER
-from sublet.runtime.identity.requests import new_request
 
-__all__ = ["LONGEST", "EnrolmentRequest", "Passport", "answer_to", "asked_in"]
+__all__ = ["LONGEST", "EnrolmentRequest", "Passport", "answer_to", "asked_in", "new_request"]
 
+OPENSSL_S = 20.0
+KEY = ("genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256")
+REQUEST = ("req", "-new", "-sha256", "-key", "/dev/stdin", "-subj", "/CN=node")
 LONGEST = 1 << 14  # bytes of either line
 ENROL_S = 5.0  # for each step of it
+
+
+def new_request() -> tuple[bytes, str]:
+    """(key, request), both as text; MissingExtra where they cannot be made here."""
+    try:
+        made: tuple[bytes, str] = certificates().new_request()
+    except MissingExtra:
+        if (openssl := shutil.which("openssl")) is None:
+            raise
+        key = _run(openssl, KEY, b"")
+        return key, _run(openssl, REQUEST, key).decode()
+    return made
+
+
+def _run(openssl: str, words: tuple[str, ...], said: bytes) -> bytes:
+    """A key goes by standard input: no file, no command line has it."""
+    done = subprocess.run([openssl, *words], input=said, capture_output=True, timeout=OPENSSL_S, check=True)  # noqa: S603 - our own words
+    return done.stdout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

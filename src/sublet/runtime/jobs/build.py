@@ -3,32 +3,228 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from sublet.domain.units import DAY_S
 from sublet.errors import InvalidValue
 from sublet.machine.remote import check_uri, is_remote
+from sublet.runtime.jobs import bounds
 from sublet.runtime.jobs.bounds import OnNodeLoss
-from sublet.runtime.jobs.checks import out_of_bounds
 from sublet.runtime.jobs.command import argv_from_run, is_torchrun, refuse_missing_script, uses_sdk
 from sublet.runtime.jobs.groups import joins_group
-from sublet.runtime.jobs.image import image_of
 from sublet.runtime.jobs.mistakes import shorten
 from sublet.runtime.jobs.mounts import MountPlaces, find_path, read_mounts
-from sublet.runtime.jobs.nodes import TORCHRUN, Width, starts_its_own, width_of
 from sublet.runtime.jobs.serialize import HIDDEN
-from sublet.runtime.jobs.shell import as_skypilot
 from sublet.runtime.jobs.spec import JobSpec, Retries
 from sublet.runtime.jobs.values import parse_deadline_s, parse_field
 from sublet.runtime.jobs.yaml_lines import Document
 
+__all__ = ["Surroundings", "build_job"]
+
+FIELD: Final = "resources.image_id"
+CONTAINER, SYSTEM = "docker:", "skypilot:"
+ENGINE: Final = "docker or podman of its nodes runs it; a node that has neither ends the job with that"
+KEPT: Final = "the system of the nodes is the one that the controller rents them with"
+# A .bashrc ends early in a shell that is not interactive; SkyPilot's is interactive. A shell of that kind ignores
+# SIGTERM, which a job must not, so that only the lines that ask for it are passed over.
+ASKS: Final = (r"/^case \$- in/,/^esac/d", r"/\$- *!= *\*i\*/d", r'/^\[ -z "*\$PS1"* \] && return/d')
+PASSED: Final = " ".join(f"-e '{each}'" for each in ASKS)
+BEGIN: Final = f"""\
+set +eu +o pipefail  # as SkyPilot runs it: on after a command that fails
+. <(sed {PASSED} ~/.bashrc 2>/dev/null) >/dev/null 2>&1
+[ -z "${{SUBLET_BIN:-}}" ] || PATH="$SUBLET_BIN:$PATH"  # the environment that was asked for, before that of ~/.bashrc
+"""
+
+
 if TYPE_CHECKING:
     from sublet.runtime.jobs.schema import JobFile
 
-__all__ = ["Surroundings", "build_job"]
+
+DURATIONS: Final = frozenset({"restart_s", "grace_s", "hang_s", "replace_s", "checkpoint_every_s", "deadline_s"})
+
+
+def _out_of_bounds(  # noqa: PLR0913 - what the file says, and what was made of it
+    file: JobFile,
+    written: Mapping[str, Any],
+    *,
+    argv: Sequence[str],
+    cwd: str,
+    folder: str,
+    mounts: Mapping[str, str],
+    env: Mapping[str, str],
+    secrets: Mapping[str, str],
+    kinds: Sequence[str],
+    workers: tuple[int, int],
+    deadline_s: float | None,
+) -> Iterator[InvalidValue]:
+    """Everything that is; a job of the rest can be made."""
+    for name, (key, value) in _numbers(file, deadline_s).items():
+        low, high = bounds.RANGES[name]
+        if value is not None and not low <= value <= high:
+            yield InvalidValue(key, _as_written(written, key), _allowed(name, low, high))
+    elastic = file.elastic
+    checks: tuple[Callable[[], None], ...] = (
+        *(lambda each=each: bounds.retries(f"retry.{each}", getattr(file.retry, each)) for each in bounds.FAULTS),
+        lambda: bounds.job_name(file.name) if file.name is not None else None,
+        lambda: bounds.command(argv),
+        lambda: bounds.path("workdir", cwd),
+        lambda: bounds.path("checkpoint.uri", folder),
+        lambda: bounds.absolute("checkpoint.copy", file.checkpoint.copy_to),
+        lambda: bounds.script("setup", file.setup),
+        lambda: bounds.mounts(mounts),
+        lambda: bounds.variables("envs", env),
+        lambda: bounds.variables("secrets", secrets),
+        lambda: bounds.kinds(kinds),
+        lambda: bounds.workers(*workers, elastic.sizes if elastic else ()),
+        lambda: bounds.stages(
+            0 if file.parallel.stages == "auto" else file.parallel.stages, workers[1], elastic.sizes if elastic else ()
+        ),
+        lambda: bounds.core(
+            file.resources.min_on_demand,
+            min(elastic.sizes if elastic and elastic.sizes else workers),
+            file.resources.market(),
+        ),
+    )
+    for check in checks:
+        try:
+            check()
+        except InvalidValue as error:
+            if error.field == "elastic.workers" and elastic is None:  # nodes times GPUs of a node
+                error = InvalidValue("num_nodes", _as_written(written, "num_nodes"), f"fewer: {error.allowed} workers")
+            yield error
+
+
+def _numbers(file: JobFile, deadline_s: float | None) -> dict[str, tuple[str, float | None]]:
+    """By the names of the table: the key in the file, and the value; None where it says nothing."""
+    steps = file.training.target.steps is not None
+    return {
+        "work": ("training.target.steps" if steps else "training.target.samples", file.training.work()),
+        "samples_per_s": ("training.samples_per_s", file.training.samples_per_s),
+        "restart_s": ("elastic.restart", file.elastic.restart if file.elastic else None),
+        "grace_s": ("stop_duration", file.stop_duration),
+        "hang_s": ("training.hang", file.training.hang),
+        "replace_s": ("elastic.replace_within", file.elastic.replace_within if file.elastic else None),
+        "checkpoint_every_s": (
+            "checkpoint.interval",
+            None if file.checkpoint.interval == "auto" else file.checkpoint.interval,
+        ),
+        "purse_usd": ("budget.total", file.budget.total if file.budget else None),
+        "deadline_s": ("deadline", deadline_s),
+        "weight": ("weight", file.weight),
+    }
+
+
+def _as_written(written: Mapping[str, Any], key: str) -> object:
+    """The value in the file, before it was read as seconds or dollars."""
+    inside: Any = written
+    for part in key.split("."):
+        if not isinstance(inside, Mapping):
+            break  # `budget: 120` for `budget: {total: 120}`
+        inside = inside.get(part)
+    return inside if isinstance(inside, str | int | float) else str(inside)
+
+
+def _allowed(name: str, low: float, high: float) -> str:
+    if name in DURATIONS:
+        return f"a duration from {low:g}s to {high:.0f}s (about {high / DAY_S:,.0f} days)"
+    if name == "purse_usd":
+        return f"dollars from {low:.6f} to {high:,.0f}"
+    return f"a number from {low:g} to {high:g}"
+
+
+if TYPE_CHECKING:
+    from sublet.runtime.jobs.schema import JobFile
+
+
+LAUNCHERS: Final = re.compile(
+    r"\btorchrun\b|torch\.distributed\.(run|launch)\b|\baccelerate\s+launch\b|\bdeepspeed\b|\bmpirun\b|\bray\s+start\b"
+    r"|\bSKYPILOT_[A-Z]"
+)
+_TORCHRUN: Final = re.compile(r"\btorchrun\b|torch\.distributed\.(run|launch)\b")
+
+
+@dataclass(slots=True)
+class _Width:
+    """How wide a job is: the kinds that will do, from `low` to `high` workers, `per_node` of them in one process."""
+
+    kinds: tuple[str, ...]
+    low: int
+    high: int
+    per_node: int = 0
+    notes: list[str] = field(default_factory=list)
+
+
+def _starts_its_own(run: str) -> bool:
+    """The text starts processes for the GPUs itself, or asks which node it is on."""
+    return LAUNCHERS.search(run) is not None
+
+
+def _width_of(file: JobFile, *, own: bool, foreign: bool) -> _Width:
+    """By `elastic`, or by nodes and GPUs per node.
+
+    `own`: the command is the worker of one GPU (it has a session, or is torchrun's). `foreign`: the file is one for
+    SkyPilot, whose command is for a node also where that has one GPU.
+    """
+    choices = file.resources.choices()
+    kinds = tuple(dict.fromkeys(kind for kind, _ in choices))
+    if file.elastic is not None:
+        return _Width(kinds, *file.elastic.workers)
+    counts = [count for _, count in choices if count is not None]
+    low, high = (min(low for low, _ in counts), max(high for _, high in counts)) if counts else (1, 1)
+    fixed = all(low == high for low, high in counts)
+    if own or not fixed or (high == 1 and not foreign):
+        return _Width(kinds, file.num_nodes * low, file.num_nodes * high)
+    gpus, notes = _one_count([count[0] for count in counts]), []
+    if low != high:
+        kinds = tuple(dict.fromkeys(kind for kind, count in choices if count == (gpus, gpus)))
+        some = f"{gpus} GPU{'s' if gpus > 1 else ''} per node, of {' or '.join(kinds)}"
+        notes.append(f"resources.accelerators: {some}; the other numbers are left aside")
+    return _Width(kinds, file.num_nodes * gpus, file.num_nodes * gpus, gpus, notes)
+
+
+def _one_count(counts: Sequence[int]) -> int:
+    """The number that most kinds may have, the smallest of several."""
+    often = Counter(counts or [1])
+    return min(often, key=lambda count: (-often[count], count))
+
+
+def _image_of(given: Any, variables: Mapping[str, str]) -> tuple[str, list[str]]:
+    """The container's image, "" for none, and what is to be noted; an image of another machine is refused."""
+    from sublet.runtime.jobs.mounts import with_variables
+
+    if given is None:
+        return "", []
+    texts = list(given.values()) if isinstance(given, Mapping) else given if isinstance(given, list) else [given]
+    if not texts or not all(isinstance(text, str) and text.strip() for text in texts):
+        raise InvalidValue(FIELD, str(given), "docker: and the name of an image")
+    filled = [with_variables(FIELD, text, variables).strip() for text in texts]
+    if all(text.startswith(SYSTEM) for text in filled):
+        return "", [f"{FIELD} = {', '.join(filled)}: {KEPT}"]
+    if len(set(filled)) > 1:
+        raise InvalidValue(FIELD, ", ".join(filled), "one image for all places: the job runs in any of them")
+    name = filled[0].removeprefix(CONTAINER)
+    if not filled[0].startswith(CONTAINER) and ("/" not in name or name.startswith(("projects/", "ocid"))):
+        allowed = "docker: and an image; that of a machine is set for all nodes, by the provider's settings"
+        raise InvalidValue(FIELD, filled[0], allowed)
+    if not name or any(letter.isspace() for letter in name) or name.startswith("-"):
+        raise InvalidValue(FIELD, filled[0], "docker: and the name of an image")
+    return name, [f"{FIELD} = {name}: {ENGINE}"]
+
+
+def _as_skypilot(text: str) -> str:
+    """The text, for `bash -c`."""
+    return f"{BEGIN}{text}"
+
+
+if TYPE_CHECKING:
+    from sublet.runtime.jobs.schema import JobFile
+
 
 Made = TypeVar("Made")
 
@@ -80,13 +276,13 @@ def _build(
     deadline_s = wrong.attempt(lambda: _deadline_s(file, document, surroundings.now))
     mounts = read_mounts(file.file_mounts, {**env, **secrets}, places)
     wrong.found += mounts.wrong
-    image, more = wrong.attempt(lambda: image_of(file.resources.image_id, {**env, **secrets})) or ("", [])
+    image, more = wrong.attempt(lambda: _image_of(file.resources.image_id, {**env, **secrets})) or ("", [])
     notes += [*mounts.notes, *more]
     brought = bool(file.setup or mounts.given or image)
     command = wrong.attempt(lambda: _command(file, cwd, brought=brought, noted=bool(notes))) or Command.nothing(file)
     width = command.width
     notes += width.notes
-    wrong.found += out_of_bounds(
+    wrong.found += _out_of_bounds(
         file,
         document.values,
         argv=command.argv,
@@ -106,7 +302,7 @@ def _build(
             name=file.name or surroundings.default_name,
             argv=command.argv,
             cwd=str(where),
-            setup=as_skypilot(file.setup) if file.setup and width.per_node else file.setup,
+            setup=_as_skypilot(file.setup) if file.setup and width.per_node else file.setup,
             mounts=mounts.given,
             kept_mounts=tuple(mounts.kept),
             new_mounts=tuple(mounts.new),
@@ -170,7 +366,7 @@ class Command:
     """The command of one process of a job, and its GPUs."""
 
     argv: tuple[str, ...]
-    width: Width
+    width: _Width
     sdk: bool = False
     torchrun: bool = False
     joins: str = ""
@@ -178,7 +374,7 @@ class Command:
     @classmethod
     def nothing(cls, file: JobFile) -> Command:
         """The command of a file that cannot be read."""
-        return cls(("true",), width_of(file, own=True, foreign=False))
+        return cls(("true",), _width_of(file, own=True, foreign=False))
 
 
 def _command(file: JobFile, cwd: Path | None, *, brought: bool, noted: bool) -> Command:
@@ -189,13 +385,13 @@ def _command(file: JobFile, cwd: Path | None, *, brought: bool, noted: bool) -> 
         refuse_missing_script(argv, str(cwd))
     sdk = (uses_sdk(argv, str(cwd or "/")) if file.training.sdk == "auto" else file.training.sdk) is True
     torchrun = not shell and is_torchrun(file.run.split())
-    foreign = starts_its_own(file.run) or (shell and (brought or noted))
-    width = width_of(file, own=sdk or torchrun, foreign=foreign)
-    if shell and not width.per_node and TORCHRUN.search(argv[-1]):
+    foreign = _starts_its_own(file.run) or (shell and (brought or noted))
+    width = _width_of(file, own=sdk or torchrun, foreign=foreign)
+    if shell and not width.per_node and _TORCHRUN.search(argv[-1]):
         allowed = "torchrun as the only command, or a job of whole nodes (no elastic): Sublet starts the workers itself"
         raise InvalidValue("run", shorten(file.run), allowed)
     if width.per_node and shell:
-        argv = ("bash", "-c", as_skypilot(argv[-1]))
+        argv = ("bash", "-c", _as_skypilot(argv[-1]))
     joins = joins_group(argv, str(cwd or "/"))
     return Command(argv, width, sdk=sdk, torchrun=torchrun, joins="" if brought and joins == "no" else joins)
 

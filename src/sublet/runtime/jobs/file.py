@@ -18,9 +18,9 @@ from sublet.errors import BadInput, MissingExtra
 from sublet.machine.wall import WALL
 from sublet.runtime.jobs import bounds
 from sublet.runtime.jobs.command import is_torchrun, refuse_missing_script, script_of, uses_sdk, without_torchrun
-from sublet.runtime.jobs.foreign import NOTED
 from sublet.runtime.jobs.groups import joins_group
 from sublet.runtime.jobs.mounts import MountPlaces
+from sublet.runtime.jobs.skypilot import NOTED
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.jobs.yaml_lines import document_from_text
 

@@ -11,10 +11,9 @@ from pydantic import ValidationError
 
 from sublet.errors import BadInput
 from sublet.runtime.jobs.bounds import NAME
-from sublet.runtime.jobs.foreign import FOREIGN
 from sublet.runtime.jobs.schema import JobFile, keys_at
 from sublet.runtime.jobs.serialize import HIDDEN
-from sublet.runtime.jobs.skypilot import translate
+from sublet.runtime.jobs.skypilot import FOREIGN, translate
 from sublet.runtime.jobs.yaml_lines import Document
 
 __all__ = ["Mistake", "as_error", "shorten", "validate_document"]

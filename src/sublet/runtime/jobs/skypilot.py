@@ -6,16 +6,58 @@ Nothing is decided here that a job file of Sublet's own could not say: what is l
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from sublet.runtime.jobs.foreign import NOTED
+__all__ = ["FOREIGN", "NOTED", "translate"]
 
-__all__ = ["translate"]
-
+_LATER = "leave it out; nothing else does this yet"
+_MARKET = "leave it out: the controller rents wherever it is best ('sublet up --provider' says where)"
+_BURN = "say it for all jobs together: sublet budget set --burn 15/h"
+_GROUP = "submit its jobs one by one: Sublet has no jobs that run together and speak to one another"
+_ANYWHERE = "it runs wherever the controller rents"
+_NODE = "it has what the node has, which may be less"
+# Keys that a job can do without, by the group they stand in, and what it has instead. Each is noted with its value.
+NOTED: Final[dict[tuple[str, ...], dict[str, str]]] = {
+    (): {
+        "config": "it sets SkyPilot's own clouds up; nodes are as the controller rents them",
+        "inputs": "it tells how much data there is, and nothing here depends on that",
+        "outputs": "it tells how much data there is, and nothing here depends on that",
+    },
+    ("resources",): {
+        **dict.fromkeys(("infra", "cloud", "region", "zone", "instance_type"), _ANYWHERE),
+        **dict.fromkeys(("cpus", "memory", "disk_size", "disk_tier", "local_disk", "network_tier"), _NODE),
+        "ports": "nothing is opened to the outside: a server on the node is reached from there and from its network",
+        "labels": "nodes carry the controller's own",
+        "autostop": "nodes go back as soon as no job needs them",
+        "accelerator_args": "nodes are as the controller rents them",
+        "spot_recovery": "a job goes on by itself after its nodes were taken",
+    },
+}
+# Keys without which a job would be another one, with what to do instead.
+FOREIGN: Final[dict[tuple[str, ...], dict[str, str]]] = {
+    (): {
+        "volumes": "bring the data by file_mounts, and write to SUBLET_CHECKPOINT_DIR: no node has the volume",
+        "service": "leave it out: Sublet trains, it does not serve",
+        "pool": "leave it out and submit the jobs themselves: workers are rented for each",
+        **dict.fromkeys(("execution", "primary_tasks", "termination_delay", "inter_connection"), _GROUP),
+        "config": "leave kubernetes.enable_docker out: no job has a docker of its own to build or start others with",
+        "experimental": _LATER,
+        "event_callback": "poll instead: sublet events JOB -o json",
+        "max_duration": "use deadline",
+        "utilization_policy": _LATER,
+        "backoffLimit": "use retry: {user: N}",
+        "activeDeadlineSeconds": "use deadline",
+        "terminationGracePeriodSeconds": "use stop_duration",
+    },
+    ("resources",): {"priority": "use weight", "max_hourly_cost": _BURN},
+    ("elastic",): {"min_on_demand": "say it in resources: {min_on_demand: 1}"},
+    ("training",): {"batch_policy": "say it in the script: train.session(..., batch_range=(64, 1024))"},
+    ("training", "target"): {"epochs": "say it in the script: train.session(..., epochs=10)"},
+    ("budget",): {"max_burn": _BURN, "warn_at": "watch it: sublet cost JOB"},
+    ("retry",): {"on_events": "use preemption, infra and user", "duration": "use deadline"},
+}
 MAY_BE_EMPTY: Final = ("setup", "file_mounts", "envs", "secrets", "resources", "workdir", "num_nodes", "name")
-FRACTION: Final = re.compile(r"\s*0?\.\d+\s*")
 LONGEST: Final = 80  # letters of a value in a note
 
 
@@ -45,7 +87,6 @@ def _translate_resources(resources: dict[str, Any], values: dict[str, Any], note
         notes.append("resources.ordered: any of them, in no order; the policy takes the one that pays")
     if isinstance(resources.get("any_of"), list):
         _translate_choices(resources, notes)
-    _whole_gpus(resources, "resources.", notes)
     if "job_recovery" in resources:
         _translate_recovery(resources, values, notes)
     if resources.get("accelerators", "") is None:
@@ -59,7 +100,6 @@ def _translate_choices(resources: dict[str, Any], notes: list[str]) -> None:
         return  # refused as what it is
     for at, choice in enumerate(choices):
         _take_out(choice, ("resources",), f"resources.any_of.{at}.", notes)
-        _whole_gpus(choice, f"resources.any_of.{at}.", notes)
     _join_markets(choices, resources)
     if any("image_id" in choice for choice in choices):
         images = {str(choice.pop("image_id", resources.get("image_id"))) for choice in choices}
@@ -96,23 +136,6 @@ def _translate_recovery(resources: dict[str, Any], values: dict[str, Any], notes
         notes.append(f"resources.job_recovery = {strategy!r}: the policy chooses where it goes on")
     if codes := more.get("recover_on_exit_codes"):
         notes.append(f"resources.job_recovery: all exit codes count alike, not {codes} alone")
-
-
-def _whole_gpus(group: dict[str, Any], place: str, notes: list[str]) -> None:
-    """`T4:0.5` is one GPU: no process shares one here."""
-    given = group.get("accelerators")
-    texts = [given] if isinstance(given, str) else list(given) if isinstance(given, list | dict) else []
-    changed = False
-    for at, text in enumerate(texts):
-        kind, colon, count = str(text).partition(":")
-        if isinstance(given, dict) and isinstance(given[text], float) and 0 < given[text] < 1:
-            given[text] = 1
-            changed = True
-        elif colon and FRACTION.fullmatch(count):
-            texts[at], changed = f"{kind}:1", True
-    if changed:
-        notes.append(f"{place}accelerators: a part of a GPU is a whole one")
-        group["accelerators"] = given if isinstance(given, dict) else texts
 
 
 def _take_out(group: dict[str, Any], where: tuple[str, ...], place: str, notes: list[str]) -> None:

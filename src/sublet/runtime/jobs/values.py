@@ -42,6 +42,7 @@ MOMENT: Final = f"a moment in the future such as 2026-12-01T08:00Z, or {DURATION
 RANGE: Final = f"a number of workers such as 4, or a range such as 2..16, from 1 to {MOST_WORKERS}"
 MONEY: Final = "dollars above 0, such as 120 USD, USD 120 or 120"
 PRICE: Final = "dollars per hour, a finite number of at least 0 such as 60 or 3.912"
+FRACTION: Final = re.compile(r"\s*\d*\.\d+\s*", re.ASCII)
 KIND: Final = re.compile(r"[A-Za-z][A-Za-z0-9._ -]*")
 
 # The same languages for editors, as JSON Schema's patterns.
@@ -150,6 +151,8 @@ def parse_accelerators(value: object) -> tuple[tuple[str, tuple[int, int] | None
         kind, colon, count = text.partition(":")
         if not KIND.fullmatch(kind.strip()):
             raise ValueError(allowed)
+        if FRACTION.fullmatch(count):
+            raise ValueError(f"whole GPUs, such as {kind.strip()}:1: no two processes share one")
         found.append((kind.strip(), parse_range(count) if colon else None))
     if any(count for _, count in found):
         return tuple((kind, count or (1, 1)) for kind, count in found)

@@ -16,7 +16,7 @@ from functools import cache
 from typing import Any
 
 from sublet.advise.transfer import Transfer
-from sublet.market.gpus import load_gpus
+from sublet.market.catalogue import load_gpus
 from sublet.perf.live.rows import Source, StepRow
 from sublet.perf.live.speed import LiveSpeed, batch_steps
 from sublet.perf.live.stored import CPU

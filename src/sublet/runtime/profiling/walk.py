@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from sublet.domain.plan import Plan, Snapshot
+from sublet.domain.plan import Plan, Snapshot, arrival
 from sublet.domain.shape import Shape
 from sublet.planning.draft import Draft
-from sublet.planning.ranking import arrival
 from sublet.runtime.profiling.course import Stop
 
 __all__ = ["Goes", "Walk"]

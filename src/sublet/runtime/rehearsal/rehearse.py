@@ -19,9 +19,8 @@ from sublet.errors import InvalidValue, SubletError
 from sublet.runtime.jobs.file import job_from_command
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.rehearsal.comparing import Noise, compared
-from sublet.runtime.rehearsal.report import Difference, Report, RunView
-from sublet.runtime.rehearsal.running import Act, run_acts
-from sublet.runtime.rehearsal.seen import Seen
+from sublet.runtime.rehearsal.report import Difference, Report, RunView, Seen
+from sublet.runtime.rehearsal.running import SCRATCH, Act, run_acts
 
 __all__ = ["MOST_WORKERS", "rehearse", "rehearse_job"]
 
@@ -72,7 +71,7 @@ def rehearse_job(
     acts = [Act(name="one", workers=1), Act(name="seed", workers=1, seed=OTHER_SEED)]
     acts += [] if alone else [Act(name="width", workers=workers)]
     acts.append(Act(name="kill", workers=1 if alone else workers, kill_at=killed_at, restart_at=restart_at))
-    scratch = Path(tempfile.mkdtemp(prefix="sublet-rehearsal-"))
+    scratch = Path(tempfile.mkdtemp(prefix=SCRATCH))
     try:
         seen = asyncio.run(run_acts(spec, acts, scratch, steps=steps, seconds=seconds, tell=tell))
     finally:
@@ -85,7 +84,7 @@ def report_on(command: Sequence[str], runs: Sequence[Seen], notes: Sequence[str]
     """The report of the runs."""
     seen = {each.name: each for each in runs}
     one = seen["one"]
-    if one.failure and not one.steps:
+    if one.failure and not one.made:
         return Report(command=tuple(command), runs=(_view(one, "", (), ()),), why=one.failure, notes=tuple(notes))
     noise = Noise(one, seen["seed"])
     drawn = _drawn(one, seen["seed"]) if noise.draws else []
@@ -134,7 +133,7 @@ def _view(seen: Seen, against: str, found: Sequence[Difference], drawn: Sequence
         name=seen.name,
         workers=seen.workers,
         seconds=seen.seconds,
-        steps=max(seen.steps, default=0),
+        steps=seen.made,
         against=against,
         weights=compares("weights", has=bool(seen.steps)),
         loss=compares("loss", has=any(math.isfinite(each.loss) for each in seen.steps.values())),

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import os
+import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,19 +19,100 @@ from sublet.runtime.jobs.bounds import MarketChoice
 from sublet.runtime.jobs.spec import JobSpec, Retries
 from sublet.runtime.profiling.course import Stop
 from sublet.runtime.profiling.walk import Walk
-from sublet.runtime.rehearsal.copying import Copy, copied, written
 from sublet.runtime.rehearsal.launching import launched
-from sublet.runtime.rehearsal.seen import Seen, opened_by_several, steps_from
+from sublet.runtime.rehearsal.report import Seen, opened_by_several, steps_from
 from sublet.runtime.settings import Settings
 from sublet.wire.rehearsal import REHEARSAL, Cue
 
-__all__ = ["Act", "RehearsedWidth", "run_acts"]
+__all__ = ["SCRATCH", "Act", "RehearsedWidth", "copied", "run_acts", "written"]
 
+_LINKED = ("venv", ".venv", "env", ".git", "node_modules", ".mypy_cache", ".ruff_cache", ".pytest_cache")
+LEFT_OUT = ("__pycache__",)
+SCRATCH = "sublet-rehearsal-"  # folders of rehearsals; a copy of the temporary folder would have its own in it
+BESIDE = re.compile(rb"""["']\.\./([\w-][\w.-]*)""")
+BIG_BYTES = 32 << 20  # a file: larger ones are linked
+MOST_BYTES = 1 << 30  # all together: beyond that the rest is linked
 LOOK_S = 0.05
 LEASE_S = 10.0  # agents whose rehearsal was killed end themselves after it
 OURS = "sublet: "  # lines of Sublet's own
 ENDING_S = 60.0  # for a job that is cancelled
 LAST_LINES = 8  # of what the script printed, where it failed
+
+
+@dataclass(frozen=True, slots=True)
+class _FolderCopy:
+    """`linked`: what is not a copy, but the user's own."""
+
+    folder: Path
+    digests: dict[str, str]
+    linked: tuple[str, ...]
+
+
+def copied(source: Path, folder: Path) -> _FolderCopy:
+    """All that is small as files of its own; environments and what is big as links to the user's.
+
+    Beside the folder lies in the same way what a Python file in it names as `../data`.
+    """
+    copy = _copied(source, folder)
+    linked = list(copy.linked)
+    for name in _named_beside(source):
+        linked += [f"../{name}/{each}" for each in _copied(source.parent / name, folder.parent / name).linked]
+    return _FolderCopy(folder, copy.digests, tuple(linked))
+
+
+def _named_beside(source: Path) -> list[str]:
+    """Folders next to this one, by the names that follow `../` in it."""
+    texts = [path.read_bytes() for path in sorted(source.glob("*.py")) if path.is_file()]
+    names = {found.decode() for text in texts for found in BESIDE.findall(text)} - {source.name}
+    return sorted(name for name in names if (source.parent / name).is_dir())
+
+
+def _copied(source: Path, folder: Path) -> _FolderCopy:
+    digests, linked, copied_bytes = {}, [], 0
+    folder.mkdir(parents=True)
+    for place, folders, names in os.walk(source):
+        here = folder / Path(place).relative_to(source)
+        for name in list(folders):
+            own = Path(place, name)
+            left_out = name in LEFT_OUT or name.startswith(SCRATCH)
+            if left_out or own.is_symlink() or name in _LINKED:
+                folders.remove(name)
+                if not left_out:
+                    (here / name).symlink_to(own.resolve())
+                    linked.append(str(own.relative_to(source)))
+            else:
+                (here / name).mkdir()
+        for name in names:
+            own, there = Path(place, name), here / name
+            if not own.is_file():
+                continue
+            size = own.stat().st_size
+            if own.is_symlink() or size > BIG_BYTES or copied_bytes + size > MOST_BYTES:
+                there.symlink_to(own.resolve())
+                linked.append(str(own.relative_to(source)))
+                continue
+            shutil.copy2(own, there)
+            copied_bytes += size
+            digests[str(own.relative_to(source))] = _digest(there)
+    return _FolderCopy(folder, digests, tuple(linked))
+
+
+def written(copy: _FolderCopy) -> dict[str, bytes]:
+    """The files that a run has made, or changed, there: names and contents."""
+    found = {}
+    for place, folders, names in os.walk(copy.folder):
+        folders[:] = sorted(name for name in folders if name not in LEFT_OUT)
+        for name in sorted(names):
+            path = Path(place, name)
+            key = str(path.relative_to(copy.folder))
+            if path.is_file() and not path.is_symlink() and copy.digests.get(key) != _digest(path):
+                found[key] = path.read_bytes()
+    return found
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @dataclass(slots=True)
@@ -74,13 +158,13 @@ async def run_acts(
             if act.restart_at and not found[0].steps:
                 act = replace(act, kill_at=0, restart_at=0, kill_after_s=found[0].seconds / 2)  # noqa: PLW2901 - of this act
             tell(f"{act.name}: {act.workers} {'worker' if act.workers == 1 else 'workers'}")
-            copy = await asyncio.to_thread(copied, Path(spec.cwd), scratch / act.name / "work")
+            copy = await asyncio.to_thread(copied, Path(spec.cwd), scratch / act.name / "work" / Path(spec.cwd).name)
             course.at = Stop(act.workers)
             cue = _cue(spec, act, scratch / act.name, steps=steps, coarse=any(each.coarse for each in found))
             found.append(await _run(api, spec, act, copy, cue, seconds=seconds))
             course.at = None
-            await asyncio.to_thread(shutil.rmtree, copy.folder, ignore_errors=True)
-            if found[0].failure and not found[0].steps:
+            await asyncio.to_thread(shutil.rmtree, copy.folder.parent, ignore_errors=True)
+            if found[0].failure and not found[0].made:
                 break
     finally:
         await api.shutdown(end_jobs=True)
@@ -103,7 +187,7 @@ def _cue(spec: JobSpec, act: Act, folder: Path, *, steps: int, coarse: bool) -> 
     return cue
 
 
-async def _run(api: ControllerApi, spec: JobSpec, act: Act, copy: Copy, cue: Cue, *, seconds: float) -> Seen:
+async def _run(api: ControllerApi, spec: JobSpec, act: Act, copy: _FolderCopy, cue: Cue, *, seconds: float) -> Seen:
     began_s = WALL.monotonic()
     job_id = (await api.submit(_job(spec, act, copy, cue)))["job_id"]
     record, failure = api.record(job_id), ""
@@ -114,7 +198,7 @@ async def _run(api: ControllerApi, spec: JobSpec, act: Act, copy: Copy, cue: Cue
             await api.cancel(job_id, now=True)
     spent_s = WALL.monotonic() - began_s
     failure = failure or "\n".join(record.error.splitlines()[-LAST_LINES:])
-    hidden = {str(copy.folder): ".", str(copy.folder.parent): "."}
+    hidden = {str(each): "." for each in (copy.folder, *copy.folder.parents[:2])}
     first = await asyncio.to_thread(_lines, (await api.log_parts(job_id)).parts, hidden)
     every = await asyncio.to_thread(_lines, (await api.log_parts(job_id, rank=None)).parts, hidden)
     return Seen(
@@ -132,7 +216,7 @@ async def _run(api: ControllerApi, spec: JobSpec, act: Act, copy: Copy, cue: Cue
     )
 
 
-def _job(spec: JobSpec, act: Act, copy: Copy, cue: Cue) -> JobSpec:
+def _job(spec: JobSpec, act: Act, copy: _FolderCopy, cue: Cue) -> JobSpec:
     own, there = spec.cwd.rstrip("/"), str(copy.folder)
     words = tuple(there + word[len(own) :] if word == own or word.startswith(own + "/") else word for word in spec.argv)
     return replace(

@@ -6,21 +6,60 @@ differ there though nothing is drawn are times of day, or what a step took.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from sublet.runtime.rehearsal.nearness import Allowance, apart
+import numpy as np
 
-__all__ = ["Odd", "Twins", "first_odd"]
+__all__ = ["Allowance", "Odd", "Twins", "apart", "first_odd", "weights_apart"]
 
+RNG = 3.0  # times the effect of other random numbers
+CHAOS, CHAOS_MOST = 20.0, 1e-4  # times what a rounding grows to, as long as it stays one
+SUM = 8.0  # a sum of many is that much less exact than they are
 NUMBER = re.compile(r"(?<![A-Za-z_\d.])[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?|(?<!\w)(?:nan|inf)(?!\w)")
 TAKES = re.compile(r"time|elapsed|\bsec|speed|\beta\b|\bdt\b|pid|date|per.?s\b|/s\b|lasted|took", re.IGNORECASE)
 UNIT = re.compile(r"\s*(?:ms|us|s|sec|seconds?|minutes?|min|h)\b|\s*[\w-]*/s")
 WIDTH = re.compile(r"worker|world|rank|process|gpu|device|width", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """The allowed difference."""
+
+    rounding: float
+
+    def of(self, noise: float) -> float:
+        """The allowance where random numbers make so much of a difference."""
+        return max(self.rounding, RNG * noise, min(CHAOS * noise, CHAOS_MOST))
+
+
 PRINTED = Allowance(rounding=1e-3)  # rounded to a few digits as they are
+
+
+def apart(one: float, two: float) -> float:
+    """As a part of the larger."""
+    if one == two or (math.isnan(one) and math.isnan(two)):
+        return 0.0
+    if not (math.isfinite(one) and math.isfinite(two)):
+        return math.inf
+    return abs(one - two) / max(abs(one), abs(two))
+
+
+def weights_apart(one: np.ndarray, two: np.ndarray) -> float:
+    """Two states of a parameter (`Step.weights`), as a part of its length."""
+    if one.shape != two.shape:
+        return math.inf
+    if np.array_equal(one, two, equal_nan=True):
+        return 0.0
+    if not (np.isfinite(one).all() and np.isfinite(two).all()):
+        return math.inf
+    length, some = max(one[1], two[1]), max(float(np.linalg.norm(one[2:])), float(np.linalg.norm(two[2:])))
+    found = [abs(one[0] - two[0]) / SUM / length, abs(one[1] - two[1]) / length]
+    return float(max(*found, np.linalg.norm(one[2:] - two[2:]) / some if some else 0.0))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,7 @@ from sublet import __version__
 from sublet.domain.quantity import counted
 from sublet.domain.units import SECONDS_PER_H
 from sublet.market.catalogue import Quote
-from sublet.rental.held import Held
-from sublet.rental.plan import ClassPlan, RentalPlan
+from sublet.rental.plan import ClassPlan, Held, RentalPlan
 from sublet.sim.report.figures import NOTHING, duration
 from sublet.sim.report.folder import write_all
 from sublet.sim.report.html import document, figure, listing, table

@@ -17,8 +17,7 @@ from sublet.domain.shape import packed
 from sublet.errors import BadInput, InvalidValue
 from sublet.perf.gridded import Gridded
 from sublet.perf.speedup import Amdahl
-from sublet.sim.workloads.jobrows import GPUS_PER_NODE, LATEST_S, OWNERS, JobRows
-from sublet.sim.workloads.profiled import Source, is_sized_by_profile
+from sublet.sim.workloads.jobrows import GPUS_PER_NODE, LATEST_S, OWNERS, JobRows, Source, is_sized_by_profile
 from sublet.sim.workloads.workload import Workload
 
 __all__ = [

@@ -1,25 +1,37 @@
-"""Rows of Sublet's CSV format to jobs: what each column may hold, and what is assumed where it holds nothing."""
+"""Rows of Sublet's CSV format to jobs: what a column may hold, and what is assumed (by profiles) where it is empty."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from sublet.data.csvfile import Bounds, TextTable
+from sublet.domain.budget import named_owner
 from sublet.domain.job import Job, Speed
-from sublet.domain.purses import named_owner
 from sublet.domain.quantity import positive
 from sublet.domain.shape import packed
-from sublet.errors import InvalidValue
+from sublet.errors import InvalidValue, MissingData
 from sublet.perf.gridded import LivePauses
-from sublet.perf.parcae import PARCAE_MODELS
-from sublet.perf.spot_models import gridded_job, shared_job
-from sublet.sim.workloads.profiled import Sizing, Source, sizing_of
+from sublet.perf.measured import MODELS, Source, measured_goodput, total_work
+from sublet.perf.parcae import PARCAE_MODELS, gridded_job, shared_job
+from sublet.perf.restart import published_restart_s
 
-__all__ = ["GPUS_PER_NODE", "LATEST_S", "MAX_GPUS", "OWNERS", "JobRows"]
+__all__ = [
+    "GPUS_PER_NODE",
+    "LATEST_S",
+    "MAX_GPUS",
+    "OWNERS",
+    "JobRows",
+    "Sizing",
+    "Source",
+    "is_sized_by_profile",
+    "sizing_of",
+]
 
 GPUS_PER_NODE = 8  # how the GPUs of a stated duration are taken to have been packed
 MAX_GPUS = 1_000_000  # more than any job has ever had; guards against a column mix-up
@@ -233,3 +245,42 @@ class JobRows:
 
 def _jobs(count: int) -> str:
     return "1 job" if count == 1 else f"{count} jobs"
+
+
+_SOURCES: tuple[Source, ...] = ("pollux", "sia")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizing:
+    """The unit of work is an iteration at the model's initial batch size."""
+
+    work: float
+    speed: Speed
+    restart_s: float
+    max_gpus: int = 64  # as far as the tables of step times reach
+
+
+def sizing_of(model: str, *, source: Source = "pollux", batch: int | None = None) -> Sizing | None:
+    """A full training run of `model` at its best batch sizes, or at the fixed `batch`; None if it was not measured."""
+    return _sizing(model, source, batch) if model in MODELS else None
+
+
+def is_sized_by_profile(job: Job) -> bool:
+    """Whether the model's name alone says the work and the speed of this job."""
+    for source in _SOURCES:
+        try:
+            sizing = sizing_of(job.model, source=source)
+        except MissingData:  # the tables of Sia are not bundled
+            continue
+        if sizing is not None and job.speed is sizing.speed and job.work == sizing.work:
+            return True
+    return False
+
+
+@cache  # jobs of one model share one speed, and with it all that was worked out for it
+def _sizing(model: str, source: Source, batch: int | None) -> Sizing:
+    return Sizing(
+        work=total_work(model, source=source),
+        speed=measured_goodput(model, source=source, batch=batch),
+        restart_s=published_restart_s(model, source),
+    )

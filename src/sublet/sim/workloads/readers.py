@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sublet.domain.job import Speed
 from sublet.sim.workloads.csvformat import read_csv
-from sublet.sim.workloads.profiled import Source
+from sublet.sim.workloads.jobrows import Source
 from sublet.sim.workloads.workload import Workload
 
 __all__ = [

@@ -28,10 +28,21 @@ import numpy as np
 
 from sublet.domain.job import Speed
 from sublet.errors import InvalidValue, UnknownName
-from sublet.sim.workloads.arrivals import Arrivals, Bursty, Daily, Poisson
-from sublet.sim.workloads.generate import MAX_JOBS, generate
+from sublet.sim.workloads.generate import (
+    MAX_JOBS,
+    Arrivals,
+    Bursty,
+    Daily,
+    Deterministic,
+    Exponential,
+    GpuMix,
+    Lognormal,
+    Pareto,
+    Poisson,
+    Sizes,
+    generate,
+)
 from sublet.sim.workloads.jobrows import MAX_GPUS
-from sublet.sim.workloads.sizes import Deterministic, Exponential, GpuMix, Lognormal, Pareto, Sizes
 from sublet.sim.workloads.workload import Workload
 
 __all__ = ["ARRIVAL_NAMES", "EXAMPLE", "is_recipe", "workload_from_recipe"]

@@ -1,6 +1,6 @@
 """Input of the coupled allocation: tables and capacities as for the knapsack, and rules that tie jobs together.
 
-Each choice of a job uses units of one pool, or with `from_uses` of several. Jobs that run now have a current choice;
+Each choice of a job uses units of one pool, or with `from_rows` of several. Jobs that run now have a current choice;
 leaving it is a change, which may cost something, may be limited in number, and may not be a pause if jobs are never
 paused.
 
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -22,35 +21,15 @@ from sublet.errors import InvalidValue
 from sublet.solve.arrays import Bools, Floats, Ints
 from sublet.solve.knapsack.problem import gains_from, sizes_from
 
-__all__ = ["NOT_RUNNING", "Coupled", "Moves", "Way"]
+__all__ = ["NOT_RUNNING", "Coupled"]
 
 # J jobs, C choices, P pools, R limits: the pools, and the number of changes if that is limited
 NOT_RUNNING = -1
-Way = Literal["split", "prices", "mip"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Moves:
-    """One choice per job, and how good it can at most be."""
-
-    column_J: Ints
-    width_J: Ints
-    pool_J: Ints
-    changes: int  # running jobs that leave their current choice
-    total: float  # gains less the cost of changes
-    bound: float  # no other choices have a greater total
-    price_R: Floats  # of a unit of each pool, then of a change if changes are limited
-    method: Way  # "split" if what ties jobs together was not in the way, "prices" if these proved enough, else "mip"
-
-    @property
-    def gap(self) -> float:
-        """How far the total may be from the best; 0 when it is the best."""
-        return self.bound - self.total
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Coupled:
-    """Tables and limits. Make it with `from_tables` or `from_uses`."""
+    """Tables and limits. Make it with `from_tables` or `from_rows`."""
 
     gain_JC: Floats  # less the cost of changing; -inf: not allowed
     size_JC: Ints
@@ -63,9 +42,6 @@ class Coupled:
     def __repr__(self) -> str:
         jobs, choices = self.gain_JC.shape
         return f"Coupled(jobs={jobs}, choices={choices}, pools={self.pools}, limits={len(self.limit_R)})"
-
-    def __len__(self) -> int:
-        return len(self.gain_JC)
 
     @classmethod
     def from_tables(
@@ -118,37 +94,18 @@ class Coupled:
         )
 
     @classmethod
-    def from_uses(cls, gain_JC: npt.ArrayLike, capacity_P: Sequence[int], use_PJC: npt.ArrayLike) -> Coupled:
-        """From gains as for `from_tables`, and units by pool, job and choice: one may use several pools. No job runs.
-
-        >>> two = Coupled.from_uses([[0.0, 3.0]], [1, 1], [[[0, 1]], [[0, 2]]])  # one unit and two
-        >>> two.size_JC.tolist(), two.allows(np.array([1]))
-        ([[0, 3]], False)
-        """
-        gain_JC = gains_from(gain_JC)
-        limit_P = _whole("capacity_P", capacity_P, (len(capacity_P),), least=0)
-        use_PJC = _whole("use_PJC", use_PJC, (len(limit_P), *gain_JC.shape), least=0)
-        return cls(
-            gain_JC=gain_JC,
-            size_JC=use_PJC.sum(axis=0),
-            pool_JC=use_PJC.argmax(axis=0),
-            changed_JC=np.zeros(gain_JC.shape, dtype=np.bool_),
-            use_RJC=use_PJC.astype(np.float64),
-            limit_R=limit_P.astype(np.float64),
-            pools=len(limit_P),
-        )
-
-    @classmethod
     def from_rows(
         cls, gain_JC: npt.ArrayLike, capacity_P: Sequence[int], row_KJC: npt.ArrayLike, units_KJC: npt.ArrayLike
     ) -> Coupled:
-        """As `from_uses`, where each choice uses few of the pools: K of them, named in `row_KJC`, so many units each.
+        """From gains, and for each choice the few pools that it uses (`row_KJC`) with so many units each. No job runs.
+
+        Precondition: gains are finite, or -inf where not allowed.
 
         >>> two = Coupled.from_rows([[0.0, 3.0]], [1, 1], [[[0, 0]], [[0, 1]]], [[[0, 1]], [[0, 2]]])
         >>> two.use_RJC[:, 0].tolist()
         [[0.0, 1.0], [0.0, 2.0]]
         """
-        gain_JC = gains_from(gain_JC)
+        gain_JC = np.asarray(gain_JC, dtype=np.float64)
         limit_P = _whole("capacity_P", capacity_P, (len(capacity_P),), least=0)
         rows = len(np.asarray(row_KJC))
         row_KJC = _whole("row_KJC", row_KJC, (rows, *gain_JC.shape), least=0, most=len(limit_P) - 1)
@@ -165,31 +122,6 @@ class Coupled:
             use_RJC=use_RJC,
             limit_R=limit_P.astype(np.float64),
             pools=len(limit_P),
-        )
-
-    def allows(self, column_J: Ints) -> bool:
-        """Whether these choices are allowed, each and together."""
-        job_J = np.arange(len(self))
-        used_R = self.use_RJC[:, job_J, column_J].sum(axis=1)
-        return bool((used_R <= self.limit_R).all() and (self.gain_JC[job_J, column_J] > -np.inf).all())
-
-    def total(self, column_J: Ints) -> float:
-        """Gains less the cost of changes."""
-        return float(self.gain_JC[np.arange(len(self)), column_J].sum())
-
-    def moves(self, column_J: Ints, *, price_R: Floats, bound: float, method: Way) -> Moves:
-        """These choices as an answer."""
-        job_J = np.arange(len(self))
-        total = self.total(column_J)
-        return Moves(
-            column_J=column_J,
-            width_J=self.size_JC[job_J, column_J],
-            pool_J=self.pool_JC[job_J, column_J],
-            changes=int(self.changed_JC[job_J, column_J].sum()),
-            total=total,
-            bound=max(bound, total),
-            price_R=price_R,
-            method=method,
         )
 
 

@@ -5,7 +5,7 @@
     class TestLargestFirst(PolicySuite):
         registered_as = "largest-first"
 
-That is all for a policy or a forecaster. A provider or an engine needs a rig too: a small class that starts your cloud
+That is all for a policy. A provider or an engine needs a rig too: a small class that starts your cloud
 and looks at it from outside, see `sublet.testing.rigs`.
 """
 
@@ -30,7 +30,7 @@ except ModuleNotFoundError as missing:
 __all__ = ["DrawingSuite", "Suite", "check_value"]
 
 # So that a failed assertion shows its values, as in a test file.
-PARTS = ("engines", "forecasters", "live", "policies", "providers", "stores")
+PARTS = ("engines", "live", "policies", "providers", "stores")
 pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in PARTS))
 
 

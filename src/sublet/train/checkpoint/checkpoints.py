@@ -68,6 +68,7 @@ class Joint:
         self._all: Future[Sequence[NamedFile]] = Future()
         self._deciding = threading.Lock()
         self._taken = False  # by the thread that writes, and closes it
+        self.opened_s, self.blocked_s = time.perf_counter(), 0.0  # how long the loop stood still for it
 
     def begin(self, segments: Mapping[int, memoryview], places: tuple[TensorPlace, ...]) -> None:
         """Our segments, by number; `places` are those of the tensors in all segments."""
@@ -264,8 +265,10 @@ class Checkpoints:
                 return other
             snapshot = self._host.take(state, () if joint is None else joint.places)
             size = sum(segment.nbytes for segment in snapshot.segments)
-            pending = Pending(step, blocked_s=time.perf_counter() - begun_s, size_bytes=size)
+            blocked_s = time.perf_counter() - begun_s + (0.0 if joint is None else joint.blocked_s)
+            pending = Pending(step, blocked_s=blocked_s, size_bytes=size)
             self._under_way = pending
+            begun_s = begun_s if joint is None else joint.opened_s
             self._thread.submit(self._finish, pending, snapshot, facts, begun_s, joint)
         return pending
 

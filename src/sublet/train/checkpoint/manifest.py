@@ -3,6 +3,7 @@
     step-400/
       data-0000.bin ...   bytes of the tensors
       tree.json           the structure of the state (`snapshot`)
+    .metadata, *.distcp tensors in shards, as torch writes them (`sharded/dcp`)
       MANIFEST.json       step, meta, and size and SHA-256 of each file above; written last, with a digest of itself
 
 A directory without a whole manifest is no checkpoint. Files are verified while they are read, so the verified bytes are
@@ -40,7 +41,9 @@ SCHEMA = 1
 MANIFEST = "MANIFEST.json"
 TREE = "tree.json"
 READERS = 4  # files at a time; a digest is made at 0.5 to 2 GB/s by one core
-NAME = re.compile(r"data-\d{4,}\.bin|tree\.json")  # so a manifest cannot point out of its directory
+NAME = re.compile(
+    r"data-\d{4,}\.bin|tree\.json|\.metadata|__\d+_\d+\.distcp"
+)  # so a manifest cannot point out of its directory
 WHAT_PARSING_RAISES = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError, OverflowError)
 
 
@@ -54,7 +57,7 @@ class NamedFile:
 
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name):
-            raise InvalidValue("name", self.name, "data-NNNN.bin or tree.json")
+            raise InvalidValue("name", self.name, "data-NNNN.bin, tree.json, or a file of DCP")
         if type(self.size) is not int or self.size < 0:
             raise InvalidValue("size", self.size, "a whole number of bytes, at least 0")
 

@@ -6,8 +6,8 @@
         ck.tick(step + 1)
 
 It saves in time (`saving`), and once more before a restart: SIGTERM is answered at the next tick, with a checkpoint and
-an exit code of its own. All ranks of a torch group leave at the same tick, and rank 0 writes. It reports to the
-controller as a session does.
+an exit code of its own. All ranks of a torch group leave at the same tick, and rank 0 writes; what is in shards
+(`fully_shard`) all ranks write together (`sharded`). It reports to the controller as a session does.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import signal
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -34,9 +34,14 @@ from sublet.train.numerics.seeds import own_rng, random_state, reseed, restore_p
 from sublet.train.sessions.fitness import check_methods
 from sublet.train.sessions.rehearsal import Rehearsed
 from sublet.train.sessions.report import Report
+from sublet.train.sharded.tensors import has_shards
 from sublet.train.state.kept import Keeps, Own
 from sublet.train.state.state import Progress
 from sublet.wire.exits import EXIT_LEFT
+from sublet.wire.rehearsal import cue_here
+
+if TYPE_CHECKING:
+    from sublet.train.sharded.writing import Together
 
 __all__ = ["Restarted"]
 
@@ -63,6 +68,7 @@ class Restarted(Keeps):
         self._rehearsed = Rehearsed(self._named_parameters, self._link, self._saver)
         self._progress = Progress(samples=MANY, batch=1)
         self._report = Report(self._link, self._saver)  # in which work is counted in steps
+        self._together = _together(self._saver, self._parts)
         self._noticed = threading.Event()
         self._resumed = False
 
@@ -77,10 +83,10 @@ class Restarted(Keeps):
         loaded = None
         if self._saver.directory is not None:
             self._saver.opened(_generation() if _rank() == 0 else 0)
-            loaded = self._saver.newest()
+            loaded = self._saver.newest() if self._together is None else self._together.newest()
+        self._agree(0 if loaded is None else loaded.step)
         if loaded is not None:
             self._restore(loaded.state)
-        self._agree()
         facts = {"work": float(self._steps or 0), "source": "fresh" if loaded is None else "checkpoint"}
         self._report.joined(self._progress, generation=_generation() or 0, **facts)
         self._rehearsed.come_to(self._progress.steps, _rank(), _world(), lambda: math.nan)
@@ -88,7 +94,7 @@ class Restarted(Keeps):
             return 0
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, lambda *_: self._noticed.set())
-        atexit.register(self._saver.close)
+        atexit.register(self._close)
         return self._progress.steps
 
     def tick(self, step: int) -> None:
@@ -104,18 +110,32 @@ class Restarted(Keeps):
         if self._saver.directory is None:
             self._tell_step()
             return
-        asked = _rank() == 0 and (self._link.take_save_request() or self._rehearsed.saves(step))
-        due = _rank() == 0 and self._saver.is_due(WALL.monotonic(), asked=asked)
-        leaves, saves = _of_any_rank(self._noticed.is_set(), due)
+        decides = _rank() == 0 and (self._together is None or not self._together.under_way)
+        asked = decides and (self._link.take_save_request() or self._rehearsed.saves(step))
+        due = decides and self._saver.is_due(WALL.monotonic(), asked=asked)
+        writing = self._together is not None and self._together.is_writing
+        leaves, saves, waits = _of_any_rank(self._noticed.is_set(), due, writing)
         self._tell_step(at_once=leaves)
         rng = _of_all_ranks(own_rng()) if leaves or saves else None
-        if _rank() == 0 and leaves:
+        if self._together is not None:
+            if leaves or not waits:
+                self._together.finish()
+            if leaves:
+                self._together.save_last(self._tree(rng), self._progress)
+            elif saves:
+                self._together.begin(self._tree(rng), self._progress)
+        elif _rank() == 0 and leaves:
             self._saver.save_last(self._tree(rng), self._progress, _world())
         elif _rank() == 0 and saves:
             self._saver.begin(self._tree(rng), self._progress, _world())
         if leaves:
-            self._saver.close()
+            self._close()
             raise SystemExit(EXIT_LEFT)
+
+    def _close(self) -> None:
+        if self._together is not None:
+            self._together.close()
+        self._saver.close()
 
     def _tell_step(self, *, at_once: bool = False) -> None:
         if self._report.is_due(at_once=at_once):
@@ -128,19 +148,27 @@ class Restarted(Keeps):
 
     def _tree(self, rng: torch.Tensor | None) -> dict[str, Any]:
         return {
-            "parts": {name: part.state_dict() for name, part in self._parts.items()},
+            "parts": {name: self._part(name) for name in self._parts},
             "kept": self._own.state_of_kept(),
             "step": self._progress.steps,
             "random": random_state(),
             "rng": rng,
         }
 
+    def _part(self, name: str) -> Any:
+        if self._together is not None and name in self._together.parts:
+            return self._together.parts.beside(name)
+        return self._parts[name].state_dict()
+
     def _restore(self, tree: Mapping[str, Any]) -> None:
         saved = tree.get("parts", {})
         if saved.keys() != self._parts.keys():
             raise BadInput("checkpoint", f"of {sorted(saved)}, this has {sorted(self._parts)}", hint=ANOTHER)
+        if self._together is not None:
+            self._together.restore(saved, tree["step"])
         for name, part in self._parts.items():
-            part.load_state_dict(saved[name])
+            if self._together is None or name not in self._together.parts:
+                part.load_state_dict(saved[name])
         self._own.load_kept(tree["kept"])
         self._progress.steps = self._progress.offset = tree["step"]
         rng, rank = tree["rng"], _rank()
@@ -151,16 +179,28 @@ class Restarted(Keeps):
         if rank < len(rng):
             restore_rng(rng[rank])
 
-    def _agree(self) -> None:
+    def _agree(self, step: int) -> None:
         """All ranks go on from the same step, or from none."""
         if _world() > 1:
             steps: list[Any] = [None] * _world()
-            dist.all_gather_object(steps, self._progress.steps)
+            dist.all_gather_object(steps, step)
             if len(set(steps)) > 1:
                 hint = "give checkpoint.uri a place that all nodes see, s3://bucket/prefix for one"
                 raise BadInput(
                     "checkpoint", f"not the same in all ranks, which found those of steps {steps}", hint=hint
                 )
+
+
+def _together(saver: Saver, parts: Mapping[str, Any]) -> Together | None:
+    """Where a part is in shards."""
+    if not any(has_shards(part) for part in parts.values()):
+        return None
+    if cue_here() is not None:
+        raise InvalidValue("rehearse", "a model in shards", "the plain model: shards cannot be compared at two widths")
+    from sublet.train.sharded.parts import Parts
+    from sublet.train.sharded.writing import Together
+
+    return Together(saver, Parts(parts))
 
 
 def _rank() -> int:

@@ -336,8 +336,11 @@ def data_name(segment: int) -> str:
     return f"data-{segment:04}.bin"
 
 
-def read_state(folder: Folder, step: int) -> tuple[Manifest, dict[str, Any]]:
-    """The state of step `step`, verified, on the CPU, each tensor in memory of its own; or DamagedCheckpoint."""
+def read_state(folder: Folder, step: int, *, whole: bool = True) -> tuple[Manifest, dict[str, Any]]:
+    """The state of step `step`, verified, on the CPU, each tensor in memory of its own; or DamagedCheckpoint.
+
+    `whole`: files that hold none of these tensors are read and verified, too.
+    """
     manifest = read_manifest(folder, step)
     files = {file.name: file for file in manifest.files}
     text = torch.empty(files[TREE].size, dtype=torch.uint8)
@@ -355,7 +358,9 @@ def read_state(folder: Folder, step: int) -> tuple[Manifest, dict[str, Any]]:
     pieces: dict[str, list[tuple[int, memoryview]]] = {name: [] for name in files if name != TREE}
     for place, memory in zip(tree.places, memories, strict=True):
         pieces[data_name(place.segment)].append((place.start, _bytes_of(memory)))
-    in_parallel(lambda name: read_file(folder, files[name], pieces[name]), list(pieces))
+    in_parallel(
+        lambda name: read_file(folder, files[name], pieces[name]), [name for name in pieces if whole or pieces[name]]
+    )
     return manifest, state
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import nn
 
-from sublet.domain.cut import borders
+from sublet.domain.seats import borders
 from sublet.errors import InvalidValue
 from sublet.wire.grids import NO_PLACE
 

@@ -56,8 +56,7 @@ class GradientBucket:
         self.missing = 0
         self.views, start = [], 0
         for parameter in parameters:
-            view = self.flat[start : start + parameter.numel()].view(parameter.shape)
-            self.views.append(view)
+            self.views.append(_view(self.flat[start : start + parameter.numel()], parameter))
             start += parameter.numel()
 
     def clear(self) -> None:
@@ -80,6 +79,14 @@ class GradientBucket:
         came = self.came.tolist() if missed else trained
         pairs = zip(self.parameters, self.views, strict=True)
         return [pair for pair, there, trains in zip(pairs, came, trained, strict=True) if not (there and trains)]
+
+
+def _view(part: torch.Tensor, parameter: torch.nn.Parameter) -> torch.Tensor:
+    """In the memory format of the parameter, or torch copies each gradient that it adds, and warns."""
+    order = {4: torch.channels_last, 5: torch.channels_last_3d}.get(parameter.ndim)
+    if order is not None and parameter.is_contiguous(memory_format=order):
+        return part.as_strided(parameter.shape, parameter.stride(), part.storage_offset())
+    return part.view(parameter.shape)
 
 
 class Gradients:

@@ -50,7 +50,10 @@ def check_model(model: torch.nn.Module) -> None:
     """Nothing in it brings workers of its own: the session adds gradients up."""
     for each in model.modules():
         if found := DISTRIBUTED & {kind.__name__ for kind in type(each).__mro__}:
-            raise InvalidValue("model", f"with {min(found)}", "the bare model: the session adds up the gradients")
+            allowed = "the bare model: the session adds up the gradients"
+            if "FSDPModule" in found:
+                allowed += "; or, with fully_shard, a loop of your own and train.checkpointed"
+            raise InvalidValue("model", f"with {min(found)}", allowed)
 
 
 def check_frozen(frozen: Iterable[torch.nn.Parameter], *, in_stages: bool = False) -> None:

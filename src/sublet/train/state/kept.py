@@ -25,6 +25,7 @@ import torch
 
 from sublet.errors import BadInput, InvalidValue
 from sublet.train.checkpoint.snapshot import require_storable
+from sublet.train.sharded.tensors import is_sharded
 
 __all__ = ["Keeps", "Own", "described", "laid", "load_state", "state_of"]
 
@@ -86,6 +87,7 @@ class Own:
             tensor.untyped_storage().data_ptr()
             for model in self._models
             for tensor in (*model.parameters(), *model.buffers())
+            if not is_sharded(tensor)
         }
         self.kept = Kept({name: _taken(f"kept.{name}", value, trained) for name, value in values.items()})
         return self.kept
@@ -147,6 +149,8 @@ class Keeps:
 
 def _taken(name: str, value: Any, trained: set[int]) -> Any:
     """The value itself; a copy if it shares memory with a model, which would change it."""
+    if any(map(is_sharded, tensors_in(value))):
+        raise InvalidValue(name, "a tensor in shards", "whole tensors; what is in shards is a model or an optimizer")
     follows = any(tensor.untyped_storage().data_ptr() in trained for tensor in tensors_in(value) if tensor.numel())
     if not has_state(value):
         copied = described(name, value)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from sublet.cli.print.grid_stays import Stay, stays_of
-from sublet.cli.print.report import timeline
+from sublet.cli.print.report import Stay, stays_of, timeline
 
 
 def event(at_s, grid="", workers=0, job_id="j", kind="Moved"):

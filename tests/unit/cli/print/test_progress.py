@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sublet.cli.print import progress
+from sublet.cli.print import comparison as progress
 
 
 def test_a_short_run_says_nothing(capsys):

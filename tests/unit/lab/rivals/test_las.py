@@ -9,10 +9,10 @@ from sublet.domain.budget import Limit
 from sublet.domain.events import JobFinished
 from sublet.domain.plan import JobState
 from sublet.domain.timers import PlanAgain
-from sublet.planning.ranking import TOLERANCE_GPU_S
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
 from sublet_lab.rivals.las import Las, _Demoted
+from sublet_lab.rivals.ranking import TOLERANCE_GPU_S
 
 POLICY = Las(threshold_gpu_s=400.0)  # four GPUs for 100 seconds
 

@@ -13,10 +13,10 @@ from sublet.domain.budget import Limit
 from sublet.domain.timers import PlanAgain
 from sublet.errors import InvalidValue
 from sublet.perf.speedup import Amdahl, Linear, PowerLaw
-from sublet.policies.vacate_first import VacateFirst
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
 from sublet_lab.rivals.optimus import Optimus
+from sublet_lab.rivals.vacate_first import VacateFirst
 from tests.rigs.sizes import examples
 
 

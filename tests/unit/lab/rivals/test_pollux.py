@@ -14,10 +14,10 @@ from sublet.domain.plan import JobState, Phase
 from sublet.domain.shape import Shape
 from sublet.errors import InvalidValue
 from sublet.perf.speedup import Amdahl, Linear, PowerLaw
-from sublet.planning.fitness import WAITING_SPEEDUP, by_age, by_time_left, fittest_widths, widest_guess
 from sublet.planning.widths import rate_at, useful_widths
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
+from sublet_lab.rivals.fitness import WAITING_SPEEDUP, by_age, by_time_left, fittest_widths, widest_guess
 from sublet_lab.rivals.pollux import Pollux
 from tests.rigs.sizes import examples
 

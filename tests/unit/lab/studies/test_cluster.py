@@ -9,14 +9,14 @@ import pytest
 
 from sublet.errors import MissingData
 from sublet.perf.speedup import Amdahl
-from sublet.planning.fitness import by_age
 from sublet.policies.price.decision import WorkBelief
 from sublet.policies.price.policy import Price
 from sublet.sim.simulator import simulate
+from sublet_lab.rivals.fitness import by_age
 from sublet_lab.rivals.pollux import Pollux
 from sublet_lab.rivals.sia.policy import Sia
 from sublet_lab.sia_learned import Learned
-from sublet_lab.studies import cluster
+from sublet_lab.studies import cluster, entrants
 from sublet_lab.studies.learning import LearnsSpeeds
 from sublet_lab.studies.peers import homogeneous_cluster, measured, sizes_spread
 
@@ -55,7 +55,7 @@ def test_a_quick_run_has_a_row_for_every_belief_and_a_check_for_every_goal(setti
 
 def test_who_has_to_learn_its_speeds_is_slower_for_it(setting):
     plain = measured(setting, "price", Price())
-    learns = measured(setting, "price", cluster._learns(setting, Price()))
+    learns = measured(setting, "price", entrants.learns(setting, Price()))
     assert learns.unfinished == 0
     assert learns.mean_h > 1.02 * plain.mean_h
 
@@ -107,6 +107,9 @@ class Line(list):
 
     def by(self, key):
         return iter(sorted(self, key=lambda state: (key(state), state.seq)))
+
+    def orders(self, *keys):
+        return tuple(list(self.by(key)) for key in keys)
 
 
 @pytest.mark.parametrize(

@@ -15,17 +15,17 @@ import pytest
 
 from sublet.domain.actions import ResizeJob, StartJob
 from sublet.domain.budget import Limit
-from sublet.domain.ended import Ended
+from sublet.domain.demand import Ended
 from sublet.errors import MissingData
 from sublet.perf.measured import goodput_model
 from sublet.sim.simulator import simulate
 from sublet_lab import sia_learned
-from sublet_lab.studies import cluster
+from sublet_lab.studies import cluster, entrants
 from sublet_lab.studies.peers import homogeneous_cluster
 
 JOBS, NODES = 10, 2
 OF_THE_NOTEBOOK = ("_expect_speed", "_unknown", "_expect_goodput", "_local_batch", "_single")  # kept by model
-PRICES, RIVALS = tuple(cluster.PRICES), cluster.FREE["64 T4"]
+PRICES, RIVALS = tuple(entrants.PRICES), entrants.FREE["64 T4"]
 LEARNING_PRICES = tuple(cluster.MEAN["64 T4"])
 
 
@@ -55,8 +55,8 @@ def forget():
 
 def entrant(setting, name, *, learns=False):
     """A fresh one, as it is entered."""
-    entrants = {each.name: each for each in (cluster._learners if learns else cluster._contenders)(setting)}
-    return entrants[name].policy
+    named = {each.name: each for each in (entrants.learners if learns else entrants.contenders)(setting)}
+    return named[name].policy
 
 
 class Written:
@@ -97,7 +97,7 @@ def run(setting, policy):
 # ---------------------------------------------------------------------- how far a job may grow at once
 
 
-@pytest.mark.parametrize("name", [*LEARNING_PRICES, *cluster.LEARNERS["64 T4"]])
+@pytest.mark.parametrize("name", [*LEARNING_PRICES, *entrants.LEARNERS["64 T4"]])
 def test_where_all_learn_nobody_has_more_than_twice_what_it_has_had(setting, name):
     """And each does double, so that the rule is what holds them."""
     _, widths = run(setting, entrant(setting, name, learns=True))
@@ -164,7 +164,7 @@ FASTER, SLOWER = 1 / 30, 30.0
 
 @pytest.mark.parametrize(
     ("name", "factor"),
-    [*((name, FASTER) for name in (*LEARNING_PRICES, *cluster.LEARNERS["64 T4"])), ("price", SLOWER)],
+    [*((name, FASTER) for name in (*LEARNING_PRICES, *entrants.LEARNERS["64 T4"])), ("price", SLOWER)],
 )
 def test_where_all_learn_nobody_knows_a_speed_that_was_not_measured(setting, monkeypatch, notebooks, name, factor):
     del notebooks
@@ -201,6 +201,9 @@ class Line(list):
 
     def by(self, key):
         return iter(sorted(self, key=lambda state: (key(state), state.seq)))
+
+    def orders(self, *keys):
+        return tuple(list(self.by(key)) for key in keys)
 
 
 class Beside:

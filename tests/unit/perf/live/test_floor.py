@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sublet.perf.live.fit import fitted_step
-from sublet.perf.live.floor import SURE, least_samples
+from sublet.perf.live.fit import SURE, fitted_step, least_samples
 from sublet.perf.live.rows import StepRow
 from tests.rigs.sizes import examples
 

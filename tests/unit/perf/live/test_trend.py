@@ -19,7 +19,7 @@ from sublet.perf.preemption import NO_RECLAIMS
 from sublet.planning.menu import menu_of
 from sublet.planning.terms import Site
 from sublet.planning.value_of_time import TimePrice
-from sublet.policies.boa.widths import exact_width
+from sublet.policies.boa.policy import exact_width
 from sublet.solve.phases import Phases, best_plans
 from sublet.testing.values import a_job
 

@@ -13,10 +13,18 @@ from hypothesis import strategies as st
 
 from sublet.domain.job import Change, Speed
 from sublet.domain.shape import Grid, Shape, Spread
-from sublet.perf.preemption.kinds import kind_of, pauses_of, shares_left, whole_chances
 from sublet.perf.preemption.reclaims import Reclaims
 from sublet.perf.preemption.shapes import shapes_kept
-from sublet.perf.preemption.survivors import nodes_of, pausing, spot_nodes, survivors_of
+from sublet.perf.preemption.survivors import (
+    kind_of,
+    nodes_of,
+    pauses_of,
+    pausing,
+    shares_left,
+    spot_nodes,
+    survivors_of,
+    whole_chances,
+)
 from sublet.perf.speedup import Amdahl, ConstantRate
 from sublet.testing.values import EvenPauses, a_job
 from tests.rigs.sizes import examples

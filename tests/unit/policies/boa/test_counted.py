@@ -11,8 +11,7 @@ from sublet.domain.money import Price as Usd
 from sublet.domain.offer import Market
 from sublet.perf.learned import Learned, Measured
 from sublet.perf.speedup import Linear, PowerLaw
-from sublet.policies.boa.counted import counted_demand
-from sublet.policies.boa.policy import Boa
+from sublet.policies.boa.policy import Boa, counted_demand
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
 

@@ -18,8 +18,7 @@ from sublet.perf.phased import Phased
 from sublet.perf.speedup import Linear, PowerLaw
 from sublet.planning.menu import menu_of
 from sublet.planning.terms import Terms
-from sublet.policies.boa import widths
-from sublet.policies.boa.policy import Boa
+from sublet.policies.boa.policy import Boa, _App, _glued, boa_widths
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
 
@@ -154,9 +153,9 @@ def test_of_all_lengths_of_blocks_that_are_drawn_the_best_is_taken(usd_per_h):
         speed = Phased(ends=ends, rates=lambda gpu, spread, exponents=exponents: [sum(spread) ** x for x in exponents])
         jobs.append(a_job(name, work=ends[-1], speed=speed, gpus=1, max_gpus=8, restart_s=20.0, model=name))
         menu = menu_of(jobs[-1], sites)
-        apps.append(widths._App(menu=menu, hours_EC=menu.hours(ends[-1]), per_h=0.5))
-    found = widths.boa_widths(Demand.from_jobs(jobs, 2.0), sites, 1.0, usd_per_h, 0)
-    every = [widths._glued(apps, lengths, 1.0, usd_per_h) for lengths in product((1, 2, 3), (1, 2))]
+        apps.append(_App(menu=menu, hours_EC=menu.hours(ends[-1]), per_h=0.5))
+    found = boa_widths(Demand.from_jobs(jobs, 2.0), sites, 1.0, usd_per_h, 0)
+    every = [_glued(apps, lengths, 1.0, usd_per_h) for lengths in product((1, 2, 3), (1, 2))]
     plans = [each for each in every if each is not None]
     if not plans:
         assert found is None

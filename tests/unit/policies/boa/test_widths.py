@@ -19,8 +19,7 @@ from sublet.kernel.kernel import Kernel
 from sublet.perf.phased import Phased
 from sublet.perf.speedup import Amdahl, Linear, PowerLaw
 from sublet.planning.terms import Terms
-from sublet.policies.boa.policy import Boa
-from sublet.policies.boa.widths import _rounded, boa_widths
+from sublet.policies.boa.policy import Boa, _rounded, boa_widths
 from sublet.solve.curves import Curves
 from sublet.solve.phases import Phases
 from sublet.solve.plan_book import best_for_budget

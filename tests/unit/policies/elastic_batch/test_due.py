@@ -9,8 +9,7 @@ import pytest
 
 from sublet.domain.budget import Limit
 from sublet.domain.plan import Phase
-from sublet.policies.elastic_batch.admission import due
-from sublet.policies.elastic_batch.policy import ElasticBatch
+from sublet.policies.elastic_batch.policy import ElasticBatch, due
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
 

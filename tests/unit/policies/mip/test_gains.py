@@ -13,9 +13,8 @@ from sublet.domain.shape import Shape
 from sublet.kernel.kernel import Kernel
 from sublet.perf.phased import Phased
 from sublet.perf.speedup import Table
-from sublet.planning.runnable import runnable
-from sublet.policies.mip.policy import Mip
-from sublet.policies.mip.tables import Aim, gains
+from sublet.planning.widths import runnable
+from sublet.policies.mip.policy import Aim, Mip, gains
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
 

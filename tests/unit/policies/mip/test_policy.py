@@ -17,9 +17,8 @@ from sublet.domain.timers import PlanAgain
 from sublet.errors import InvalidValue
 from sublet.perf.phased import Phased
 from sublet.perf.speedup import Linear, PowerLaw, Table
-from sublet.planning.runnable import runnable
-from sublet.policies.mip.policy import Mip
-from sublet.policies.mip.tables import Aim, gains
+from sublet.planning.widths import runnable
+from sublet.policies.mip.policy import Aim, Mip, gains
 from sublet.sim.simulator import Cloud, simulate
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer

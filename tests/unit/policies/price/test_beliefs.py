@@ -9,15 +9,14 @@ import numpy as np
 import pytest
 
 from sublet.domain.budget import Limit
-from sublet.domain.ended import Ended, Needed
+from sublet.domain.demand import Ended, Needed
 from sublet.domain.offer import Market
 from sublet.domain.plan import JobState, Phase
 from sublet.perf.speedup import Amdahl
-from sublet.policies.price.beliefs import NEWCOMER_H, believed_left_h
-from sublet.policies.price.cluster_split import SHORT_FIRST
+from sublet.policies.price.beliefs import NEWCOMER_H, SHORT_FIRST, left_of_all_h
+from sublet.policies.price.cluster_split import _left_h
 from sublet.policies.price.decision import WorkBelief
 from sublet.policies.price.policy import Price
-from sublet.policies.price.survival import left_of_all_h
 from sublet.sim.simulator import Cloud, simulate
 from sublet.testing.values import a_job, an_offer
 from tests.rigs.sizes import sized
@@ -42,7 +41,7 @@ def asked(*jobs, weight=1.0):
 
 
 def left_h(knows, ended, *jobs, weight=1.0):
-    return believed_left_h(asked(*jobs, weight=weight), Ended(tuple(ended)), knows).tolist()
+    return _left_h(asked(*jobs, weight=weight), Ended(tuple(ended)), knows).tolist()
 
 
 def test_what_is_declared_is_believed():
@@ -105,6 +104,9 @@ class Line(list):
 
     def by(self, key):
         return iter(sorted(self, key=lambda state: (key(state), state.seq)))
+
+    def orders(self, *keys):
+        return tuple(list(self.by(key)) for key in keys)
 
 
 class Permuted:

@@ -37,7 +37,7 @@ def driver_with(*jobs, nodes):
 
 
 def asked_of(terms):
-    decision = Decision.read(terms, value_of_time(terms), review_s=60.0)
+    decision = Decision.read(terms, value_of_time(terms).over, review_s=60.0)
     return ask(decision, decision.jobs)
 
 
@@ -96,7 +96,7 @@ def test_a_job_that_lost_a_node_holds_nothing_whole():
     terms = Terms.from_snapshot(now)
     broken = replace(now, active={"a": replace(state, phase=Phase.BROKEN)})
     held = [
-        Decision.read(each, value_of_time(each), review_s=60.0).jobs.whole_J[0]
+        Decision.read(each, value_of_time(each).over, review_s=60.0).jobs.whole_J[0]
         for each in (terms, Terms.from_snapshot(broken))
     ]
     assert held[0] != WAIT

@@ -195,7 +195,7 @@ def test_the_reason_of_a_hurried_job_tells_what_it_will_really_cost():
     plan = hurried(2.8, average="120")
     (shape,), (reason,) = plan.shapes.values(), plan.reasons.values()
     hours = 100 / Amdahl(parallel=0.99).speedup(shape.gpus)
-    told_h, told_usd = (float(number) for number in re.match(r"([\d.]+) h for about USD ([\d.]+)", reason).groups())
+    told_h, told_usd = (float(number) for number in re.search(r": ([\d.]+) h, USD (\d+\.\d+)", reason).groups())
     assert told_h == pytest.approx(hours, abs=0.01)
     assert told_usd == pytest.approx(hours * shape.gpus, rel=0.01)
 

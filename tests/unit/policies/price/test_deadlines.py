@@ -32,7 +32,7 @@ def job(job_id, hours=1.0, due_h=None, **fields):
 def asked_on(driver):
     """Those that are asked, by id, with their places."""
     terms = Terms.from_snapshot(driver.kernel.snapshot())
-    decision = Decision.read(terms, value_of_time(terms), review_s=60.0)
+    decision = Decision.read(terms, value_of_time(terms).over, review_s=60.0)
     asked, _ = ask(decision, decision.jobs)
     turn_J = turns(asked.jobs, asked.table, terms.now_s)
     return {state.job.id: turn for state, turn in zip(asked.jobs.states, turn_J.tolist(), strict=True)}

@@ -115,8 +115,8 @@ def test_its_owner_hears_that_it_is_not_the_quickest():
     driver = Driver([OFFER], limits={"o": Limit(min_nodes=1, max_nodes=1)})
     driver.submit(STOPS, replace(STOPS, id="late", deadline_s=1e6, max_gpus=4))
     said = Price().decide(driver.kernel.snapshot()).reasons
-    assert said["stops"].endswith("what it makes good use of, beside others, of GPUs that are paid for")
-    assert said["late"].endswith("time and rent together are least")
+    assert said["stops"].endswith("best throughput per GPU on GPUs already paid for")
+    assert said["late"].endswith("USD 0.00")
 
 
 def test_rows_of_jobs_of_several_kinds_stand_side_by_side():

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sublet.policies.price.going_rate import CLOSE, LEAST, MOST, going_rate, paid_for_gpus
+from sublet.policies.price.cluster_split import CLOSE, LEAST, MOST, going_rate, paid_for_gpus
 
 INF = np.inf
 

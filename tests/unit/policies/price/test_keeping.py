@@ -19,7 +19,7 @@ from sublet.planning.menu import menu_of
 from sublet.planning.options import OptionsTable, options_of
 from sublet.planning.terms import Refusals, Terms
 from sublet.policies.price.choices import _without_gambles, within_purse
-from sublet.policies.price.congestion import WAIT, _pays, uses_of
+from sublet.policies.price.congestion import WAIT, _pays
 from sublet.policies.price.decision import OVERTAKERS, _as_room_lasts
 from sublet.policies.price.policy import Price
 from sublet.testing.driver import Driver
@@ -116,13 +116,6 @@ def test_of_two_newcomers_alike_but_for_their_work_the_short_one_has_no_fewer_gp
     plan = Price(hour_usd=hour_usd).decide(driver.kernel.snapshot())
     if plan.congestion_usd_per_gpu_h:  # else each has what suits it, and a restart counts for less in a long one
         assert plan.shapes["short"].gpus >= plan.shapes["long"].gpus >= 1
-
-
-def test_gpus_of_each_row_are_laid_side_by_side_after_waiting():
-    """Two jobs and two shapes; the second shape of the first job uses both rows, and the second job's one row twice."""
-    row_KJC = np.array([[[0, 1], [1, 1]], [[1, 0], [1, 1]]])
-    gpus_KJC = np.array([[[3.0, 2.0], [1.0, 5.0]], [[0.0, 4.0], [0.0, 2.0]]])
-    assert uses_of(row_KJC, gpus_KJC, 2).tolist() == [[[0, 3, 4], [0, 0, 0]], [[0, 0, 2], [0, 1, 7]]]
 
 
 # ---------------------------------------------------------------------- what was refused

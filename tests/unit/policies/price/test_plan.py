@@ -16,8 +16,7 @@ from sublet.domain.shape import Shape
 from sublet.perf.phased import Phased
 from sublet.perf.speedup import Amdahl, Linear
 from sublet.policies.fifo import Fifo
-from sublet.policies.price.plan import _reason
-from sublet.policies.price.policy import Price, in_a_hurry
+from sublet.policies.price.policy import Price, _reason, in_a_hurry
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
 
@@ -64,11 +63,11 @@ def test_without_a_job_nobody_is_asked():
 
 def test_the_reason_tells_what_the_shape_takes_and_costs():
     """Three hours of two GPUs at 2 USD each."""
-    assert asked(job()).reasons == {"a": "3.00 h for about USD 12.00: time and rent together are least"}
+    assert asked(job()).reasons == {"a": "2 x s: 3.00 h, USD 12.00"}
 
 
 def test_where_only_limits_speak_against_speed_it_says_so():
-    quickest = "3.00 h for about USD 12.00: the quickest within the limits"
+    quickest = "2 x s: 3.00 h, USD 12.00, fastest within the limits"
     assert asked(job(), policy=in_a_hurry(Price())).reasons == {"a": quickest}
     assert asked(job(hurry=True)).reasons == {"a": quickest}
     assert in_a_hurry(Price(review_s=5.0)) == Price(review_s=5.0, hour_usd=math.inf)
@@ -78,8 +77,15 @@ def test_where_only_limits_speak_against_speed_it_says_so():
 
 def test_of_a_job_without_an_end_a_day_is_told():
     endless = replace(job(), work=math.inf)
-    told = "24.00 h for about USD 96.00: time and rent together are least, of the day ahead: it has no end"
+    told = "2 x s: 24.00 h, USD 96.00, for the day ahead (it has no end)"
     assert asked(endless).reasons == {"a": told}
+
+
+def test_the_next_best_is_told_where_costs_decide():
+    """Six hours of one GPU, or 6 / 1.8 of two (Amdahl at 8 / 9), at 2 USD each and as much an hour."""
+    elastic = job(gpus=1, hours=6.0, max_gpus=2, speed=Amdahl(parallel=8.0 / 9.0))
+    told = asked(elastic, policy=Price(hour_usd=2.0)).reasons
+    assert told == {"a": "2 x s: 3.33 h, USD 13.33. Next best: 1 x s, 6.00 h, USD 12.00"}
 
 
 def test_what_it_has_already_needs_no_reason():
@@ -125,22 +131,22 @@ def test_beside_what_is_owned_it_rents_what_is_worth_its_rent_alone(rent, pool, 
 
 @pytest.mark.parametrize(
     ("gain_usd", "hour_usd", "gain"),
-    [(0.0, 4.0, None), (2.0, 4.0, "a gain worth USD 2.00"), (2e9, 1e9, "a gain of 2.00 h")],
+    [(0.0, 4.0, None), (2.0, 4.0, "USD 2.00"), (2e9, 1e9, "2.00 h")],
 )
 def test_of_a_shape_that_is_tried_to_learn_it_says_what_may_be_gained_in_money_or_in_a_hurry_in_time(
     gain_usd, hour_usd, gain
 ):
-    takes = "3.00 h for about USD 12.00"
-    told = f"{takes}: time and rent together are least"
+    told = "2 x s: 3.00 h, USD 12.00"
     if gain:
-        off = f"tried to learn: {takes} as believed, which may be off by 25 %"
-        told = f"{off}; {gain} is expected, with the way back if it is slower"
+        told = f"tried to learn: {told}, may be off by 25 %. Expected gain: {gain}"
+    elif hour_usd > 10_000.0:
+        told += ", fastest within the limits"
     shape = Shape("s", 2)
     menu = SimpleNamespace(shapes=[shape], doubt_C=np.array([0.25]), rate_EC=np.ones((1, 1)))
     jobs = SimpleNamespace(states=[SimpleNamespace(job=job(), shape=None)])
     table = SimpleNamespace(
         menus=[menu], value_J=np.array([hour_usd]), hours_JC=np.array([[3.0]]), rent_JC=np.array([[4.0]]),
-        trials={0: np.array([gain_usd])},
+        cost_JC=np.array([[12.0]]), trials={0: np.array([gain_usd])},
     )  # fmt: skip
     decision = SimpleNamespace(rented=True)
     assert _reason(decision, SimpleNamespace(jobs=jobs, table=table), 0, 0) == told

@@ -16,10 +16,10 @@ from sublet.perf.speedup import Amdahl, Linear
 from sublet.planning.jobs import read_jobs
 from sublet.planning.terms import Terms
 from sublet.planning.value_of_time import HURRY, value_of_time
-from sublet.policies.price import plan as planning
+from sublet.policies.price import policy as planning
 from sublet.policies.price.decision import Decision, WorkBelief
-from sublet.policies.price.plan import settled
 from sublet.policies.price.policy import Price
+from sublet.policies.price.settled import settled
 from sublet.sim.simulator import Cloud, simulate
 from sublet.testing.driver import Driver
 from sublet.testing.strategies import clouds, jobs
@@ -126,7 +126,7 @@ def look(cloud, *come, **otherwise):
     waiting = snapshot.waiting.by(lambda state: state.seq)
     asked = read_jobs([*snapshot.active.values(), *waiting], terms.sites, terms.now_s)
     value = value_of_time(terms, hour_usd=None)
-    decision = Decision.read(terms, value, review_s=60.0)
+    decision = Decision.read(terms, value.over, review_s=60.0)
     return settled(replace(decision, jobs=asked, value_J=value.of_all(asked)), asked)
 
 

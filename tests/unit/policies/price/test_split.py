@@ -16,10 +16,19 @@ from sublet.perf.speedup import Amdahl
 from sublet.planning.terms import Terms
 from sublet.planning.value_of_time import value_of_time
 from sublet.policies.price.choices import ask
-from sublet.policies.price.cluster_split import TOLERANCE, _median, _must_run, _possible, _sure, _values, split
+from sublet.policies.price.cluster_split import (
+    TOLERANCE,
+    _are_content,
+    _claims,
+    _median,
+    _must_run,
+    _possible,
+    _sure,
+    _values,
+    split,
+)
 from sublet.policies.price.congestion import WAIT
 from sublet.policies.price.decision import Decision
-from sublet.policies.price.plan import _are_content, _claims
 from sublet.policies.price.policy import Price
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
@@ -47,7 +56,7 @@ def claims_of(wanted, gpus, *, settled=False):
     if settled:
         driver.settle(Price())
     terms = Terms.from_snapshot(driver.kernel.snapshot())
-    decision = Decision.read(terms, value_of_time(terms), review_s=60.0, patience_s=ALWAYS_S)
+    decision = Decision.read(terms, value_of_time(terms).over, review_s=60.0, patience_s=ALWAYS_S)
     asked, _ = ask(decision, decision.jobs)
     return _claims(decision, asked, ALL), asked, decision
 
@@ -174,6 +183,5 @@ def test_while_somebody_was_not_asked_nobody_knows():
 def test_those_who_run_and_those_who_wait_are_everybody():
     _, asked, decision = claims_of([(9.0, 1, 2, 0.9), (9.0, 1, 1, 0.9)], [8], settled=True)
     _, new, before = claims_of([(9.0, 1, 2, 0.9), (9.0, 1, 1, 0.9)], [8])
-    assert decision.is_everybody(asked.jobs)
-    assert before.is_everybody(new.jobs)
-    assert not before.is_everybody(new.jobs.take([0]))
+    assert decision.count == len(asked.jobs.states) == 2
+    assert before.count == len(new.jobs.states) == 2

@@ -9,13 +9,12 @@ import numpy as np
 
 from sublet.domain.budget import Budget, Limit
 from sublet.domain.money import Price as Usd
-from sublet.domain.plan import JobState
-from sublet.planning.ranking import arrival
+from sublet.domain.plan import JobState, arrival
 from sublet.planning.terms import Terms
 from sublet.planning.value_of_time import value_of_time
 from sublet.policies.price.choices import ask
 from sublet.policies.price.congestion import WAIT, Wishes, _by_gain, _pinned, _steady, _surcharge
-from sublet.policies.price.decision import Decision, _as_money_lasts, _in_line
+from sublet.policies.price.decision import Decision, LeastWork, _as_money_lasts, _in_line
 from sublet.policies.price.policy import Price
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
@@ -131,15 +130,16 @@ def test_those_who_came_too_long_ago_are_first_in_line_then_the_least_work():
     driver.kernel.now_s = 500.0
     terms = Terms.from_snapshot(driver.kernel.snapshot())
 
-    def line(patience_s, **facts):
-        found = _in_line(terms, terms.snapshot.waiting.by(arrival), patience_s, **facts)
+    def line(patience_s, rank=None):
+        orders = terms.snapshot.waiting.orders(arrival, rank or LeastWork(terms.sites))
+        found = _in_line(terms, *orders, patience_s)
         return [state.job.id for state in found]
 
     assert line(math.inf) == ["new", "newer", "older", "old"]
     assert line(399.0) == ["old", "older", "new", "newer"]
     assert line(400.0) == ["new", "newer", "older", "old"]  # for as long as that is not too long
     assert line(0.0) == ["old", "older", "newer", "new"]
-    assert line(math.inf, sized=False) == ["old", "older", "newer", "new"]
+    assert line(math.inf, rank=arrival) == ["old", "older", "newer", "new"]
 
 
 def test_a_purse_is_for_as_many_as_it_sees_to_their_end_and_one_more():
@@ -168,7 +168,7 @@ def test_only_where_each_has_its_own_value_of_time_the_rent_of_a_boot_is_weighed
         free = replace(state, job=replace(state.job, pools=()))
         now = replace(driver.kernel.snapshot(), active={"a": free})
         terms = Terms.from_snapshot(now)
-        decision = Decision.read(terms, value_of_time(terms, hour_usd=None), review_s=60.0)
+        decision = Decision.read(terms, value_of_time(terms, hour_usd=None).over, review_s=60.0)
         found, _ = ask(decision, decision.jobs)
         options = found.table.of(0)
         shape = next(shape for shape in options.menu.shapes if shape.pool == "there")

@@ -14,9 +14,8 @@ from sublet.perf.speedup import Amdahl
 from sublet.planning.terms import Terms
 from sublet.planning.value_of_time import value_of_time
 from sublet.policies.price.choices import ask
-from sublet.policies.price.cluster_split import _fits, _most_valuable, _possible, _sure, efficient, split
+from sublet.policies.price.cluster_split import _claims, _fits, _most_valuable, _possible, _sure, efficient, split
 from sublet.policies.price.decision import Decision, WorkBelief
-from sublet.policies.price.plan import _claims
 from sublet.policies.price.policy import Price
 from sublet.sim.simulator import Cloud, simulate
 from sublet.testing.values import a_job, an_offer
@@ -34,7 +33,7 @@ class Twice:
     def decide(self, snapshot: Snapshot) -> Plan:
         terms = Terms.from_snapshot(snapshot)
         rules = {"patience_s": self.policy.patience_s, "knows": self.policy.knows}
-        decision = Decision.read(terms, value_of_time(terms), review_s=60.0, **rules)
+        decision = Decision.read(terms, value_of_time(terms).over, review_s=60.0, **rules)
         asked = None if decision.jobs is None else ask(decision, decision.jobs)[0]
         if asked is not None:
             claims = _claims(decision, asked, efficient(decision.jobs, decision.value))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sublet.policies.price.survival import left_of_all_h, survival
+from sublet.policies.price.beliefs import left_of_all_h, survival
 
 HOURS = st.one_of(st.floats(0.01, 100.0), st.sampled_from([1.0, 2.0, 3.0]))  # some at the same time
 

@@ -8,7 +8,7 @@ import pytest
 
 from sublet.domain.budget import Limit
 from sublet.domain.offer import Market
-from sublet.policies.regions.asking import WAITS, serve_by_place
+from sublet.policies.regions.policy import WAITS, serve_by_place
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
 

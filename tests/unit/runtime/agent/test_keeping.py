@@ -10,8 +10,7 @@ from sublet.runtime.agent.carrying import AGAIN_S, STALLED_S, TELL_S
 from sublet.runtime.agent.disk import DISK
 from sublet.runtime.controller.files.checkpoints import STALE, UNDER_WAY_BYTES
 from sublet.runtime.file_sync.content import LARGE_PART_BYTES as PART_BYTES
-from sublet.runtime.file_sync.content import digest_of
-from sublet.runtime.file_sync.manifest import Entry, write_manifest
+from sublet.runtime.file_sync.content import Entry, digest_of, write_manifest
 from sublet.wire.exits import EXIT_LEFT
 from sublet.wire.messages import WorkerDown
 from sublet.wire.saves import HURRY_S, Carried, Newest, Offered, Uncarried, Wants

@@ -8,10 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from sublet.runtime.agent.acting import as_we_are
 from sublet.runtime.agent.keeping import Keeping
-from sublet.runtime.agent.preparing import TELL_S, Preparations
-from sublet.runtime.agent.trees import AT_ONCE
+from sublet.runtime.agent.preparing import AT_ONCE, TELL_S, Preparations
+from sublet.runtime.agent.users import as_we_are
 from sublet.runtime.file_sync.content import PART_BYTES, Content
 from sublet.runtime.file_sync.fetching import AGAIN_S, MOST_BYTES, MOST_DAMAGED, MOST_PARTS
 from sublet.runtime.file_sync.packing import pack_texts

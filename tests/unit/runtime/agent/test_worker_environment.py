@@ -15,9 +15,9 @@ from sublet.runtime.clock import Clock
 from sublet.runtime.group.build import build_group
 from sublet.runtime.jobs.file import job_from_command
 from sublet.runtime.jobs.spec import JobSpec
-from sublet.testing.memory_cloud import MemoryCloud, api_over, one_gpu_offer
 from sublet.testing.rigs import Ears, LocalRig, until
 from sublet.wire.messages import Dismiss, Hello, StartWorker, WorkerDown
+from sublet_lab.memory_cloud import MemoryCloud, api_over, one_gpu_offer
 
 DISTRIBUTED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 SHOW = "import json, os\nprint(json.dumps(dict(os.environ)))\n"

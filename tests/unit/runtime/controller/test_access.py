@@ -12,7 +12,7 @@ from sublet.domain.budget import Limit
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller.watch.alarms import Access
 from sublet.runtime.providers.aws.calls import Calls, expiry_of
-from sublet.testing.memory_cloud import MemoryCloud, one_gpu_offer
+from sublet_lab.memory_cloud import MemoryCloud, one_gpu_offer
 from tests.rigs.story import Story, until
 
 H = 3600.0

@@ -10,9 +10,9 @@ from sublet.domain.budget import Limit
 from sublet.runtime.clock import Clock
 from sublet.runtime.engines.local import LocalEngine
 from sublet.runtime.jobs.spec import JobSpec
-from sublet.testing.memory_cloud import MemoryCloud, api_over, one_gpu_offer
 from sublet.testing.rigs import until
 from sublet.wire.messages import WIRE_VERSION, Hello
+from sublet_lab.memory_cloud import MemoryCloud, api_over, one_gpu_offer
 
 GIVEN = "of n1"
 

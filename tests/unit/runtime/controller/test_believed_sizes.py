@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sublet.domain.budget import Limit
-from sublet.domain.ended import Ended, Needed, group_of
+from sublet.domain.demand import Ended, Needed, group_of
 from sublet.domain.offer import Market
 from sublet.perf.learned import Learned
 from sublet.perf.sizes import Had, gpu_rate_of, had_by, left_by_all_h
-from sublet.policies.price import beliefs, plan
+from sublet.policies.price import beliefs, cluster_split
 from sublet.policies.price.decision import WorkBelief
 from sublet.policies.price.policy import Price
 from sublet.runtime.controller.jobs.sizes import SizeBeliefs, SizeFiles
@@ -79,7 +79,7 @@ def test_a_controller_believes_of_a_history_what_the_simulator_believes_of_it(se
     offer = an_offer("one", gpus=4, market=Market.ON_DEMAND)
     cloud = Cloud(offers=(offer,), limits={"one": Limit(min_nodes=GPUS // 4, max_nodes=GPUS // 4)})
     lived = Lived(tmp_path / "sizes", least)
-    monkeypatch.setattr(plan, "believed_left_h", lived.believed_left_h)
+    monkeypatch.setattr(cluster_split, "believed_left_h", lived.believed_left_h)
 
     class Seen:
         def decide(self, snapshot):

@@ -12,7 +12,7 @@ from sublet.domain.events import PlanMade
 from sublet.domain.money import Money, Price
 from sublet.domain.plan import Plan
 from sublet.kernel.invariants import check
-from sublet.kernel.purse import BESIDES_S
+from sublet.kernel.total import BESIDES_S
 from sublet.machine.wall import WALL
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller.money.ledger_extras import said_at_the_end

@@ -12,8 +12,8 @@ from sublet.domain.money import Money, Price
 from sublet.domain.offer import Market
 from sublet.domain.plan import Plan
 from sublet.domain.shape import Shape
+from sublet.kernel.journal import steps_from
 from sublet.kernel.kernel import Kernel
-from sublet.kernel.replayer import steps_from
 from sublet.runtime.controller.money.bill import Account, Bill, Purpose
 from sublet.runtime.controller.states import Ending
 from sublet.testing.driver import Driver

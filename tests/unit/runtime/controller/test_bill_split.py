@@ -7,8 +7,8 @@ import pytest
 from sublet.domain.budget import Limit
 from sublet.domain.money import Money
 from sublet.domain.offer import Market
+from sublet.kernel.journal import steps_from
 from sublet.kernel.kernel import Kernel
-from sublet.kernel.replayer import steps_from
 from sublet.policies.fifo import Fifo
 from sublet.runtime.controller.money.bill import Bill
 from sublet.testing.driver import Driver

@@ -10,7 +10,7 @@ import pytest
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller.memory.records import Suspicion
 from sublet.runtime.jobs.spec import Retries
-from sublet.testing.memory_cloud import MemoryCloud, Training
+from sublet_lab.memory_cloud import MemoryCloud, Training
 from tests.rigs.story import OFFERS, Story, a_spec, adds_up, phase, trained, until
 
 pytestmark = pytest.mark.usefixtures("virtual_time")

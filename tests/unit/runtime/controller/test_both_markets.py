@@ -16,7 +16,7 @@ from sublet.kernel.invariants import check
 from sublet.kernel.journal import replay
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller.memory.records import pools_for
-from sublet.testing.memory_cloud import MemoryCloud, Training, one_gpu_offer
+from sublet_lab.memory_cloud import MemoryCloud, Training, one_gpu_offer
 from tests.rigs.story import Story, a_spec, trained, until
 
 BOOT_S = 600.0  # a new node takes its time: survivors go on meanwhile

@@ -9,7 +9,7 @@ import pytest
 
 from sublet.errors import BadInput, StoreFailed
 from sublet.runtime.store import Store
-from sublet.testing.memory_cloud import api_over
+from sublet_lab.memory_cloud import api_over
 from tests.rigs.story import Story, a_spec, adds_up, phase, trained, until
 
 pytestmark = pytest.mark.usefixtures("virtual_time")

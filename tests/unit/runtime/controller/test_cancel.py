@@ -9,7 +9,7 @@ import pytest
 from sublet.errors import NotNow
 from sublet.kernel.invariants import check
 from sublet.kernel.journal import replay
-from sublet.testing.memory_cloud import Training
+from sublet_lab.memory_cloud import Training
 from tests.rigs.story import Story, a_spec, adds_up, phase, trained, until
 
 pytestmark = pytest.mark.usefixtures("virtual_time")

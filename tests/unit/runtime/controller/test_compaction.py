@@ -26,7 +26,7 @@ from sublet.runtime.archive import Kept, WholeLog, archive_lines, refuse_lost_lo
 from sublet.runtime.controller.host import Paces
 from sublet.runtime.controller.memory.archive import Compaction
 from sublet.runtime.store import Store
-from sublet.testing.memory_cloud import Training, api_over
+from sublet_lab.memory_cloud import Training, api_over
 from tests.rigs.life import a_life
 from tests.rigs.story import Story, a_spec, adds_up, phase, trained, until
 

@@ -17,8 +17,8 @@ from sublet.runtime.clock import Clock
 from sublet.runtime.controller.host import Paces
 from sublet.runtime.providers.aws.fleet import EXPIRES_S
 from sublet.runtime.store import Store
-from sublet.testing.memory_cloud import MemoryCloud, Node, api_over, one_gpu_offer
 from sublet.testing.rigs import LocalRig
+from sublet_lab.memory_cloud import MemoryCloud, Node, api_over, one_gpu_offer
 from tests.rigs.moto_cloud import AwsRig
 
 PATIENCE_S = 90.0

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from sublet.runtime.clock import Clock
-from sublet.testing.memory_cloud import MemoryCloud, Training
 from sublet.wire import messages as wire
+from sublet_lab.memory_cloud import MemoryCloud, Training
 from tests.rigs.story import OFFERS, Story, a_spec, adds_up, phase, trained, until
 
 pytestmark = pytest.mark.usefixtures("virtual_time")

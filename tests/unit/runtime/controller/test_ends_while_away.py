@@ -8,8 +8,8 @@ import pytest
 
 from sublet.runtime.clock import Clock
 from sublet.runtime.jobs.spec import Retries
-from sublet.testing.memory_cloud import MemoryCloud
 from sublet.wire import messages as wire
+from sublet_lab.memory_cloud import MemoryCloud
 from tests.rigs.story import OFFERS, Story, a_spec, phase, until
 
 pytestmark = pytest.mark.usefixtures("virtual_time")

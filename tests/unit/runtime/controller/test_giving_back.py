@@ -9,7 +9,7 @@ import pytest
 from sublet.domain import actions as order
 from sublet.kernel.cluster import NodePhase
 from sublet.runtime.clock import Clock
-from sublet.testing.memory_cloud import MemoryCloud
+from sublet_lab.memory_cloud import MemoryCloud
 from tests.rigs.story import OFFERS, Story, a_spec, phase, trained, until
 
 pytestmark = pytest.mark.usefixtures("virtual_time")

@@ -23,9 +23,9 @@ from sublet.runtime.clock import Clock
 from sublet.runtime.controller.jobs.forms import own_grid
 from sublet.sim.simulator import Cloud, simulate
 from sublet.testing.driver import Driver
-from sublet.testing.memory_cloud import MemoryCloud, Training
 from sublet.testing.values import a_job, an_offer
 from sublet.wire import messages as wire
+from sublet_lab.memory_cloud import MemoryCloud, Training
 from tests.rigs.story import OFFERS, Story, a_spec, phase, trained, until
 
 pytestmark = pytest.mark.usefixtures("virtual_time")

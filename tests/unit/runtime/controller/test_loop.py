@@ -20,7 +20,7 @@ from sublet.runtime.controller.watch.history import HistoryRow
 from sublet.runtime.controller_api.assemble import controller_from
 from sublet.runtime.jobs.spec import Retries
 from sublet.runtime.settings import Settings
-from sublet.testing.memory_cloud import Training, api_over
+from sublet_lab.memory_cloud import Training, api_over
 from tests.rigs.story import Story, a_spec, adds_up, phase, trained, until
 
 pytestmark = pytest.mark.usefixtures("virtual_time")

@@ -7,7 +7,7 @@ import pytest
 from sublet.kernel.ledger import Ledger
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller.money.timekeeping import find_lost_time
-from sublet.testing.memory_cloud import one_gpu_offer
+from sublet_lab.memory_cloud import one_gpu_offer
 from sublet_lab.walls import WallOf
 
 

@@ -17,7 +17,7 @@ from sublet.runtime.controller.memory.records import JobRecord
 from sublet.runtime.controller.memory.table import JobTable
 from sublet.runtime.controller.watch.history import Progress
 from sublet.runtime.jobs.bounds import OnNodeLoss
-from sublet.testing.memory_cloud import MemoryCloud, Training, one_gpu_offer
+from sublet_lab.memory_cloud import MemoryCloud, Training, one_gpu_offer
 from tests.rigs.story import Story, a_spec, phase, trained, until
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
@@ -244,8 +244,8 @@ def test_a_node_that_is_left_in_time_is_not_lost(tmp_path, choice):
 @pytest.mark.parametrize(
     ("blamed", "saved", "text"),
     [
-        ("it lost n1", 600, "stopped, and nobody was left to save; kept is the checkpoint of step 600"),
-        ("it lost n1", None, "stopped, and nobody was left to save; kept is nothing"),
+        ("it lost n1", 600, "stopped, and no worker was left to save; kept is the checkpoint of step 600"),
+        ("it lost n1", None, "stopped, and no worker was left to save; kept is nothing"),
         ("it lost n1", 620, "stopped and saved, 16.1% done"),
         ("", 600, "stopped and saved, 16.1% done"),
     ],

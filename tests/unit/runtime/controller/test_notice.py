@@ -9,8 +9,8 @@ import pytest
 from sublet.domain.budget import Limit
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller.nodes.notices import can_save
-from sublet.testing.memory_cloud import MemoryCloud, Worker, one_gpu_offer
 from sublet.wire import messages as wire
+from sublet_lab.memory_cloud import MemoryCloud, Worker, one_gpu_offer
 from tests.rigs.groups import joined, sent, training
 from tests.rigs.story import Story, a_spec, phase, trained, until
 

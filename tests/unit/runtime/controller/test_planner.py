@@ -17,7 +17,7 @@ from sublet.domain.weighed import Weighed
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller.watch.history import HistoryRow
 from sublet.runtime.jobs.spec import JobSpec
-from sublet.testing.memory_cloud import MemoryCloud, Training, api_over, one_gpu_offer
+from sublet_lab.memory_cloud import MemoryCloud, Training, api_over, one_gpu_offer
 
 PATIENCE_S = 90.0
 SPEC = JobSpec(name="j", argv=("x",), cwd="/", max_workers=2)

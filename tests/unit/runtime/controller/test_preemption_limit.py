@@ -8,7 +8,7 @@ import pytest
 
 from sublet.runtime.jobs.file import json_schema
 from sublet.runtime.jobs.spec import Retries
-from sublet.testing.memory_cloud import Training
+from sublet_lab.memory_cloud import Training
 from tests.rigs.story import Story, a_spec, adds_up, phase, trained, until
 
 pytestmark = pytest.mark.usefixtures("virtual_time")

@@ -10,7 +10,7 @@ import pytest
 
 from sublet.advise.transfer import ratio_from_facts
 from sublet.domain.shape import Shape
-from sublet.market.gpus import load_gpus
+from sublet.market.catalogue import load_gpus
 from sublet.perf.learned import Learned
 from sublet.perf.live.rows import PREDICTED_ERROR, Source, StepRow, earlier
 from sublet.perf.live.speed import LiveSpeed

@@ -13,7 +13,7 @@ from sublet.domain.plan import Plan
 from sublet.domain.shape import Shape
 from sublet.kernel.journal import replay
 from sublet.runtime.controller.core import pump
-from sublet.testing.memory_cloud import Training
+from sublet_lab.memory_cloud import Training
 from sublet_lab.rivals.max_speedup import MaxSpeedup
 from tests.rigs.story import Story, a_spec, phase, until
 

@@ -21,7 +21,7 @@ from sublet.runtime.controller_api.assemble import budget_from
 from sublet.runtime.providers.local.build import local_offers
 from sublet.runtime.settings import settings_from_json
 from sublet.runtime.store import Store
-from sublet.testing.memory_cloud import MemoryCloud, Training, api_over
+from sublet_lab.memory_cloud import MemoryCloud, Training, api_over
 from sublet_lab.walls import WallOf
 from tests.rigs.story import LIMITS, OFFERS, Story, a_spec, adds_up, phase, trained, until
 

@@ -12,7 +12,7 @@ from sublet.errors import NoSuchJob
 from sublet.runtime.controller.host import Paces
 from sublet.runtime.controller.memory.archive import EARLIER
 from sublet.runtime.store import Store
-from sublet.testing.memory_cloud import Training
+from sublet_lab.memory_cloud import Training
 from tests.rigs.story import Story, a_spec, adds_up, phase, until
 
 pytestmark = pytest.mark.usefixtures("virtual_time")

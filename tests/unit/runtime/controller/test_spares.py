@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sublet.domain.plan import Plan
 from sublet.domain.shape import Grid, Shape
-from sublet.testing.memory_cloud import Training
+from sublet_lab.memory_cloud import Training
 from tests.rigs.story import Story, a_spec, phase, trained, until
 
 

@@ -15,8 +15,8 @@ from sublet.runtime.clock import Clock
 from sublet.runtime.controller.host import PACES, Paces
 from sublet.runtime.controller.jobs.stragglers import Stragglers
 from sublet.runtime.controller.memory.records import Replacements
-from sublet.testing.memory_cloud import MemoryCloud, Training, one_gpu_offer
 from sublet.wire import messages as wire
+from sublet_lab.memory_cloud import MemoryCloud, Training, one_gpu_offer
 from tests.rigs.story import Story, a_spec, phase, trained, until
 
 BRISK = Paces(straggles_s=0.3)

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from sublet.domain.events import AvailabilityChanged
-from sublet.testing.memory_cloud import Training
 from sublet.wire.messages import Noticed
+from sublet_lab.memory_cloud import Training
 from tests.rigs.story import Story, a_spec, phase, until
 
 pytestmark = pytest.mark.usefixtures("virtual_time")

@@ -9,9 +9,9 @@ import pytest
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller.jobs import sizes as size_files
 from sublet.runtime.controller.jobs.sizes import SizeFiles, group_of
-from sublet.testing.memory_cloud import MemoryCloud
-from sublet.testing.memory_cloud import Worker as Process
 from sublet.wire import messages as wire
+from sublet_lab.memory_cloud import MemoryCloud
+from sublet_lab.memory_cloud import Worker as Process
 from tests.rigs.story import OFFERS, Story, a_spec, phase, until
 
 SPEEDUP = 3600.0  # an hour of the cloud is a second

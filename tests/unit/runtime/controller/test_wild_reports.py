@@ -13,9 +13,9 @@ from sublet.domain.budget import Limit
 from sublet.errors import BadInput
 from sublet.runtime.clock import Clock
 from sublet.runtime.jobs.spec import JobSpec
-from sublet.testing.memory_cloud import MemoryCloud, api_over, one_gpu_offer
 from sublet.wire import messages as wire
 from sublet.wire.lines import from_line, to_line
+from sublet_lab.memory_cloud import MemoryCloud, api_over, one_gpu_offer
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
 PATIENCE_S = 90.0

@@ -7,8 +7,8 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from sublet.testing.memory_cloud import Training
 from sublet.wire.messages import Joined
+from sublet_lab.memory_cloud import Training
 from tests.rigs.asgi import ask
 from tests.rigs.story import Story, a_spec, phase, until
 

@@ -19,7 +19,7 @@ from sublet.runtime.clock import Clock
 from sublet.runtime.controller.host import Paces
 from sublet.runtime.controller.nodes import unknown_instances
 from sublet.runtime.controller.nodes.heartbeats import Heartbeats
-from sublet.testing.memory_cloud import MemoryCloud, Training, api_over
+from sublet_lab.memory_cloud import MemoryCloud, Training, api_over
 from tests.rigs.story import OFFERS, Story, a_spec, trained, until
 
 pytestmark = pytest.mark.usefixtures("virtual_time")

@@ -18,7 +18,7 @@ from sublet.policies.price.policy import Price
 from sublet.rental.shapes import JobClass, shapes_of
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller.memory.records import kernel_job
-from sublet.testing.memory_cloud import MemoryCloud, Training
+from sublet_lab.memory_cloud import MemoryCloud, Training
 from tests.rigs.asgi import serving
 from tests.rigs.story import a_spec
 

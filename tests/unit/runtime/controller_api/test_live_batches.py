@@ -13,7 +13,7 @@ from sublet.policies.boa.policy import Boa
 from sublet.policies.elastic_batch.policy import ElasticBatch
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller.jobs import reports
-from sublet.testing.memory_cloud import MemoryCloud, Training
+from sublet_lab.memory_cloud import MemoryCloud, Training
 from tests.rigs.asgi import OFFERS, serving
 from tests.rigs.story import a_spec
 

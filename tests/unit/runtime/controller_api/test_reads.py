@@ -11,7 +11,7 @@ from sublet.errors import NoSuchJob
 from sublet.runtime.controller.host import Paces
 from sublet.runtime.controller.memory.table import JobTable
 from sublet.runtime.controller_api import api as controller_api
-from sublet.testing.memory_cloud import Training
+from sublet_lab.memory_cloud import Training
 from tests.rigs.asgi import serving
 from tests.rigs.story import Story, a_spec, phase, until
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from sublet.testing.memory_cloud import api_over
+from sublet_lab.memory_cloud import api_over
 from tests.rigs.asgi import serving
 from tests.rigs.story import Story, a_spec, phase, trained
 

@@ -18,8 +18,8 @@ from sublet.runtime.controller_host.ground import renew_role
 from sublet.runtime.controller_host.instance import launch_request
 from sublet.runtime.controller_host.record import HostRecord
 from sublet.runtime.providers.aws.config import AwsConfig, read_config
+from sublet.runtime.providers.aws.instances import packages, user_data
 from sublet.runtime.providers.aws.offers import offers_from
-from sublet.runtime.providers.aws.userdata import packages, user_data
 
 REGION = "us-east-1"
 

@@ -7,10 +7,40 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sublet.runtime.controller_host.handover import HandoverStep, Situation, after_step, may_run, next_step
+from sublet.runtime.controller_host.handover import HandoverStep, Situation, next_step
 from sublet.runtime.controller_host.record import Home
 
 ORDERS = st.lists(st.tuples(st.sampled_from(Home), st.integers(0, 9), st.booleans()), max_size=8)
+
+
+def may_run(now):
+    """The sides on which a controller would start if asked to."""
+    here = [Home.HERE] if now.home is Home.HERE else []
+    there = [Home.ANCHOR] if not now.fenced else []
+    return here + there
+
+
+def after_step(now, step):
+    """The state after the step; one that a crash cuts short changes nothing, or all of it."""
+    match step:
+        case HandoverStep.STOP_HERE:
+            return replace(now, runs_here=False, fresh_there=False)
+        case HandoverStep.COPY_THERE:
+            return replace(now, fenced=True, fresh_there=True)
+        case HandoverStep.TURN_TO_ANCHOR:
+            return replace(now, home=Home.ANCHOR, fresh_here=False)
+        case HandoverStep.FREE:
+            return replace(now, fenced=False)
+        case HandoverStep.START_THERE:
+            return replace(now, runs_there=True, fresh_here=False)
+        case HandoverStep.FENCE:
+            return replace(now, fenced=True)
+        case HandoverStep.STOP_THERE:
+            return replace(now, runs_there=False)
+        case HandoverStep.COPY_HERE:
+            return replace(now, fresh_here=True)
+        case HandoverStep.TURN_TO_HERE:
+            return replace(now, home=Home.HERE, fresh_there=False)
 
 
 def check(now):

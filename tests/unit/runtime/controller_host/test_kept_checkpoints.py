@@ -17,8 +17,7 @@ from sublet.runtime.controller.files.checkpoints import Anchor, Commit, Head
 from sublet.runtime.controller_host import kept_checkpoints
 from sublet.runtime.controller_host.backup import restore_from
 from sublet.runtime.controller_host.kept_checkpoints import CheckpointCopies, bring_checkpoints
-from sublet.runtime.file_sync.content import PART_BYTES, digest_of
-from sublet.runtime.file_sync.manifest import Entry, write_manifest
+from sublet.runtime.file_sync.content import PART_BYTES, Entry, digest_of, write_manifest
 
 JOB = "job-1"
 

@@ -14,8 +14,8 @@ from sublet.machine import remote
 from sublet.runtime.controller.watch.alarms import Alarms
 from sublet.runtime.controller.watch.gauges import Gauges
 from sublet.runtime.controller_host import desk, idle, life, watchdog
+from sublet.runtime.controller_host.idle import KEEPER
 from sublet.runtime.controller_host.instance import launch_request
-from sublet.runtime.controller_host.presence import KEEPER
 from sublet.runtime.controller_host.record import HostRecord
 from sublet.runtime.controller_host.troubles import FILE, OFTEN, REMIND_S, UNKEPT, Troubles, TroubleWatch
 from sublet.runtime.providers.aws.config import AwsConfig

@@ -12,10 +12,11 @@ import pytest
 
 from sublet.errors import SubletError
 from sublet.runtime.controller_host import idle, watchdog
-from sublet.runtime.controller_host.presence import CONTROLLER, DESK, KEEPER, is_held
+from sublet.runtime.controller_host.idle import CONTROLLER, DESK, KEEPER, is_held
 from sublet.runtime.controller_host.troubles import FILE, Troubles
-from sublet.runtime.controller_host.watchdog import MOST_SHORT, SHORT_S, STALE, after
+from sublet.runtime.controller_host.watchdog import MOST_SHORT, SHORT_S, STALE, after, is_over, is_spent
 from sublet_lab.walls import WallOf
+from tests.rigs.in_memory_api import served
 
 CONFIG = 'regions=["us-east-1"]\ninstance_types=["g5.xlarge"]\nimage="ami-1"\nendpoint_url="http://127.0.0.1:9"\n'
 HOLD = "import fcntl, sys; f = open(sys.argv[1], 'a'); fcntl.flock(f, fcntl.LOCK_EX); print(flush=True); input()"
@@ -182,3 +183,21 @@ def test_a_machine_that_was_not_rented_for_a_controller_is_never_turned_off(tmp_
     monkeypatch.setattr(idle.subprocess, "run", lambda command, **_: said.append(command))
     idle.turn_off("for no reason")
     assert said == []
+
+
+@pytest.mark.parametrize(
+    ("exhausted", "phases", "over"),
+    [(True, [], True), (True, ["gone"], True), (True, ["ready", "gone"], False), (False, [], False)],
+)
+def test_it_is_over_once_the_purse_is_spent_and_the_last_node_is_gone(exhausted, phases, over):
+    assert is_over({"exhausted": exhausted}, [{"phase": phase} for phase in phases]) is over
+
+
+def test_the_controller_is_asked_with_the_token_that_only_reads(tmp_path):
+    with served(tmp_path) as there:
+        (there.state.path / "token.read").stat()
+        facts = json.loads((there.state.path / "controller.json").read_text(encoding="utf-8"))
+        assert facts["port"] == there.client.port
+        assert is_spent(there.state.path) is False
+    with pytest.raises(OSError, match=r"controller\.json"):
+        is_spent(there.state.path)

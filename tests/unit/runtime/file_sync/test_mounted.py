@@ -22,7 +22,7 @@ from sublet.errors import InvalidValue
 from sublet.machine.objects import StoreFailed
 from sublet.machine.remote import RemoteObjects, open_uri
 from sublet.machine.rng import RNG
-from sublet.runtime.agent.dressing import dressed
+from sublet.runtime.agent.setups import dressed
 from sublet.runtime.controller.files.sync import FileSync
 from sublet.runtime.file_sync import buckets, mounted
 from sublet.runtime.file_sync.mirror import Mirror

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import shutil
 import subprocess
@@ -9,13 +10,20 @@ import zlib
 
 import pytest
 
+from sublet.api.sending import check_files, send_files
 from sublet.errors import BadInput
+from sublet.machine.files import FILES
+from sublet.machine.rng import RNG
+from sublet.runtime.controller.files.sync import FileSync
 from sublet.runtime.file_sync import packing
-from sublet.runtime.file_sync.content import PART_BYTES, Content, digest_of
+from sublet.runtime.file_sync.content import PART_BYTES, Content, digest_of, entries_from, write_manifest
 from sublet.runtime.file_sync.fetching import Fetch
 from sublet.runtime.file_sync.ignoring import travelling_files
-from sublet.runtime.file_sync.manifest import entries_from, write_manifest
-from sublet.runtime.file_sync.packing import pack, pack_texts
+from sublet.runtime.file_sync.packing import pack, pack_texts, packed_names
+from sublet.runtime.jobs.file import job_from_file
+from sublet.runtime.jobs.serialize import spec_from_json, spec_to_json
+from sublet.runtime.jobs.spec import JobSpec
+from tests.rigs.in_memory_api import served
 
 RULES = """
 *.log
@@ -38,6 +46,7 @@ TREE = {
     "sub/deep/z.bin": "",
     "sub/deep/z.txt": "",
 }
+WRITTEN = "run: python train.py\nsecrets: {MYSECRET: hunter3}\n"
 
 
 @pytest.fixture
@@ -229,3 +238,122 @@ def test_no_manifest_reaches_above_its_folder(content, path):
     fetch = Fetch(content, pack_texts(content, {path: b"x"}))
     assert "could be called" in fetch.why_not
     assert not fetch.here
+
+
+@pytest.fixture
+def work(tmp_path):
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "train.py").write_text("")
+    return tmp_path / "work"
+
+
+def a_job(work, text, **given):
+    (work / "job.yaml").write_text(text)
+    return spec_from_json(spec_to_json(job_from_file(work / "job.yaml", **given), secrets=True))  # as it is stored
+
+
+def by_the_controller(spec, folder):
+    """(files, notes) where the controller is on the machine of whoever submits; a dry run says the same."""
+    carrier = FileSync(folder / "state", files=FILES, rng=RNG, engine=None, logs=None, elsewhere=True)
+    packed = asyncio.run(carrier.pack(spec))
+    assert tuple(asyncio.run(carrier.look(spec))) == packed.notes
+    return set(packed_names(carrier.content, packed.code)), packed.notes
+
+
+def by_the_owner(spec, folder):
+    """... and where it is on an anchor."""
+    with served(folder / "anchor") as there:
+        sent, _ = send_files(there.client, spec, folder / "state")
+        assert check_files(spec, folder / "state").notes == sent.notes
+        content = there.api.parts._content
+        assert Fetch(content, sent.code).here
+        assert not any(b"hunter3" in (content.data(path.name) or b"") for path in content.folder.iterdir())
+        assert not any(
+            b"hunter3" in (Content(folder / "state" / "anchor" / "content").data(path.name) or b"")
+            for path in (folder / "state" / "anchor" / "content").iterdir()
+        )
+        return {entry.path for entry in Fetch(content, sent.code).entries}, sent.notes
+
+
+WAYS = pytest.mark.parametrize("way", [by_the_controller, by_the_owner])
+
+
+@WAYS
+def test_a_job_file_with_secrets_written_in_it_stays_and_that_is_said(work, tmp_path, way):
+    (work / "again.yaml").symlink_to("job.yaml")
+    names, notes = way(a_job(work, WRITTEN + "file_mounts: {/code: .}\n"), tmp_path)
+    assert names == {"train.py", "/code/train.py"}
+    assert [note.split(":")[0] for note in notes] == ["job.yaml stays on this machine"]
+
+
+@WAYS
+def test_a_job_file_that_names_secrets_of_the_environment_travels(work, tmp_path, way):
+    spec = a_job(work, "run: python train.py\nsecrets: {MYSECRET: }\n", environment={"MYSECRET": "hunter3"})
+    assert way(spec, tmp_path) == ({"train.py", "job.yaml"}, ())
+
+
+def test_nothing_is_said_of_a_job_file_that_lies_elsewhere(work, tmp_path):
+    (tmp_path / "job.yaml").write_text(f"workdir: work\n{WRITTEN}")
+    assert by_the_controller(job_from_file(tmp_path / "job.yaml"), tmp_path) == ({"train.py"}, ())
+
+
+@WAYS
+def test_what_may_be_a_key_is_named_unless_it_is_left_out_or_asked_for(work, tmp_path, way):
+    for name in (".env", "sub/id_rsa", "tls.PEM", ".env.example", "id_rsa.pub", "keys.py"):
+        (work / name).parent.mkdir(exist_ok=True)
+        (work / name).write_text("k")
+    (work / ".subletignore").write_text("job.yaml\n")
+    run = "run: python train.py\n"
+    names, notes = way(a_job(work, run), tmp_path)
+    assert {".env", "sub/id_rsa", "tls.PEM"} < names
+    (note,) = notes
+    assert note.startswith("warning: .env, sub/id_rsa, tls.PEM may hold keys")
+    assert ".subletignore" in note
+    (work / ".subletignore").write_text(".env\nid_rsa\n*.PEM\n")
+    assert way(a_job(work, f"{run}file_mounts: {{~/.env: .env}}\n"), tmp_path / "again")[1] == ()
+    assert "in/id_rsa" in way(a_job(work, f"{run}file_mounts: {{in: sub}}\n"), tmp_path / "more")[1][0]
+
+
+def test_of_many_that_may_be_keys_a_few_are_named(work, tmp_path):
+    for number in range(8):
+        (work / f"{number}.key").write_text("k")
+    ((note,),) = by_the_controller(a_job(work, "run: python train.py\n"), tmp_path)[1:]
+    assert "4.key and 3 more may" in note
+
+
+def noted(folder, script, *, elsewhere=True, **more):
+    (folder / "train.py").write_text(script)
+    spec = JobSpec(**{"name": "job", "argv": ("python", "train.py"), "cwd": str(folder), **more})
+    carrier = FileSync(folder, files=FILES, rng=RNG, engine=None, logs=None, elsewhere=elsewhere)
+
+    async def no_buckets(spec, *, make):
+        return []
+
+    carrier.buckets = no_buckets
+    return asyncio.run(carrier.check(spec))
+
+
+@pytest.mark.parametrize(
+    ("line", "names"),
+    [
+        ("from sublet.integrations.tensorboard import TensorBoard", ["TensorBoard"]),
+        ("import sublet.integrations.wandb", ["Wandb"]),
+        ("if x:\n    from sublet.integrations import mlflow, wandb as w, tensorboard", ["TensorBoard", "Wandb"]),
+        ("from sublet.integrations.mlflow import Mlflow", []),
+        ("from torch.utils.tensorboard import SummaryWriter", []),
+        ("# from sublet.integrations.wandb import Wandb", []),
+    ],
+)
+def test_what_keeps_files_is_named(line, names, tmp_path):
+    assert [note.split()[0] for note in noted(tmp_path, f"import torch\n{line}\n")] == names
+
+
+WANDB = "from sublet.integrations.wandb import Wandb\n"
+
+
+def test_nothing_is_said_where_files_last(tmp_path):
+    assert noted(tmp_path, WANDB)
+    assert not noted(tmp_path, WANDB, elsewhere=False)
+    assert not noted(tmp_path, WANDB, mounts={"/runs": "s3://bucket/runs"}, kept_mounts=("/runs",))
+    assert not noted(tmp_path, WANDB, argv=("python", "other.py"))
+    assert not noted(tmp_path, WANDB, code="a" * 64)  # who sent it has looked

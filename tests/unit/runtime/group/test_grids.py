@@ -8,9 +8,9 @@ import pytest
 
 from sublet.domain.shape import Grid
 from sublet.runtime.group.build import build_group
-from sublet.runtime.group.census import Census
 from sublet.runtime.group.places import Form, Places
 from sublet.runtime.group.protocol import Outcome
+from sublet.runtime.group.rounds import Census
 from sublet.runtime.jobs.bounds import Shards
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire import messages as wire

@@ -16,8 +16,8 @@ from sublet.runtime.group import overdue
 from sublet.runtime.group.build import build_group
 from sublet.runtime.group.protocol import Outcome
 from sublet.runtime.jobs.spec import JobSpec, Retries
-from sublet.testing.memory_cloud import MemoryCloud, Training, Worker, api_over, one_gpu_offer
 from sublet.wire import messages as wire
+from sublet_lab.memory_cloud import MemoryCloud, Training, Worker, api_over, one_gpu_offer
 from tests.rigs.story import Story
 
 pytestmark = pytest.mark.usefixtures("virtual_time")

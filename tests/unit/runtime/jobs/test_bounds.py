@@ -15,7 +15,7 @@ from sublet.planning.widths import useful_widths
 from sublet.runtime.clock import Clock
 from sublet.runtime.jobs.serialize import spec_from_json, spec_to_json
 from sublet.runtime.store import Store
-from sublet.testing.memory_cloud import MemoryCloud, Training
+from sublet_lab.memory_cloud import MemoryCloud, Training
 from tests.rigs.asgi import serving
 from tests.rigs.story import OFFERS, a_spec
 

@@ -12,7 +12,7 @@ from sublet.cli.verbs.resume import _named
 from sublet.errors import InvalidValue, NotNow
 from sublet.runtime.clock import Clock
 from sublet.runtime.secret_files import SecretFiles
-from sublet.testing.memory_cloud import MemoryCloud, Training
+from sublet_lab.memory_cloud import MemoryCloud, Training
 from tests.rigs.asgi import serving
 from tests.rigs.story import OFFERS, a_spec
 

@@ -69,8 +69,6 @@ def test_a_key_that_is_noted_is_known_to_editors_and_a_misspelt_one_to_nobody(fo
     [
         ("A100", ("A100",), 1, 0, False),
         ("'A100:8'", ("A100",), 8, 8, False),
-        ("'T4:0.5'", ("T4",), 1, 0, True),
-        ("{T4: 0.5}", ("T4",), 1, 0, True),
         ("{'H100:8', 'H200:8'}", ("H100", "H200"), 8, 8, False),
         ("{H100: 4, H200: 4}", ("H100", "H200"), 4, 4, False),
         ("['L4', 'A10G:1']", ("L4", "A10G"), 1, 0, False),
@@ -82,6 +80,13 @@ def test_every_form_of_accelerators_is_kinds_and_one_number(folder, written, kin
     spec = job(f"run: python plain.py\nresources: {{accelerators: {written}}}", folder)
     assert (spec.accelerators, spec.min_workers, spec.max_workers) == (kinds, workers, workers)
     assert (spec.per_node, bool(spec.notes)) == (per_node, noted)
+
+
+@pytest.mark.parametrize("written", ["'T4:0.5'", "'T4: .25'", "'T4:1.5'", "{T4: 0.5}", "['L4:1', 'T4:0.5']"])
+@pytest.mark.parametrize("where", ["{accelerators: %s}", "{any_of: [{accelerators: %s}]}"])
+def test_a_part_of_a_gpu_is_refused_in_words(folder, written, where):
+    told = complaint(f"run: python plain.py\nresources: {where % written}", folder)
+    assert "whole GPUs, such as T4:1: no two processes share one" in told
 
 
 def test_choices_of_places_and_markets_leave_the_kinds_as_they_are(folder):

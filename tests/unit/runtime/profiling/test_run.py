@@ -13,7 +13,7 @@ from sublet.runtime.clock import Clock
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.profiles.store import ProfileStore
 from sublet.runtime.profiling.run import profile_script
-from sublet.testing.memory_cloud import MemoryCloud, Training, api_over
+from sublet_lab.memory_cloud import MemoryCloud, Training, api_over
 from tests.rigs.asgi import OFFERS
 
 FIXED = (64, 0, 64)  # no range: it begins with 0

@@ -11,7 +11,7 @@ from sublet.runtime.clock import Clock
 from sublet.runtime.profiling.course import Course, Stop
 from sublet.runtime.profiling.run import follow_course
 from sublet.runtime.profiling.walk import Walk
-from sublet.testing.memory_cloud import MemoryCloud, Training
+from sublet_lab.memory_cloud import MemoryCloud, Training
 from tests.rigs.asgi import OFFERS, serving
 from tests.rigs.story import a_spec
 

@@ -9,8 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from sublet.errors import InvalidValue, NoAnswer, RentFailed, StaleController, TooManyCalls
-from sublet.runtime.providers.paced import PacedProvider
-from sublet.runtime.providers.pacing import LONGEST_PAUSE_S, LONGEST_TOLD_S, Rate, Rates, Turns
+from sublet.runtime.providers.pacing import LONGEST_PAUSE_S, LONGEST_TOLD_S, PacedProvider, Rate, Rates, Turns
 from sublet_lab.world.heap import World
 from sublet_lab.world.loop import LoopProcess
 from sublet_lab.world.machine import HostClock, WorldRng, WorldWall

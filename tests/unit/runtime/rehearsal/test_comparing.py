@@ -7,7 +7,7 @@ import pytest
 
 from sublet.runtime.rehearsal.comparing import Noise, compared
 from sublet.runtime.rehearsal.rehearse import report_on
-from sublet.runtime.rehearsal.seen import Seen, SeenStep
+from sublet.runtime.rehearsal.report import Difference, Report, RunView, Seen, SeenStep
 
 STEPS = 20
 
@@ -218,3 +218,11 @@ def test_a_report_has_a_verdict_and_a_word_for_each_kind():
 def one_named(name, workers=1):
     """As the first run."""
     return a_run(name, workers)
+
+
+@pytest.mark.parametrize(("weights", "alike"), [("noise", True), ("-", False)])
+def test_printed_lines_that_differ_say_nothing_of_the_training_unless_it_was_compared(weights, alike):
+    run = RunView(name="width", workers=2, seconds=1.0, steps=20, against="one", weights=weights)
+    report = Report(command=("train.py",), runs=(run,), differences=(Difference(run="width", kind="line"),))
+    assert report.verdict == "differs"
+    assert report.trains_alike == alike

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from sublet.runtime.rehearsal.launching import launched
-from sublet.runtime.rehearsal.seen import opened_by_several
+from sublet.runtime.rehearsal.report import opened_by_several
 from sublet.wire.rehearsal import REHEARSAL, Cue
 
 US = ("-m", "sublet.runtime.rehearsal.launching")

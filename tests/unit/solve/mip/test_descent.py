@@ -7,10 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from sublet.solve.mip.descent import descend
-from sublet.solve.mip.moves import best_moves
-from sublet.solve.mip.prices import lowest_bound
-from sublet.solve.mip.problem import Coupled
+from sublet.solve.mip.moves import allows, best_moves, descend, lowest_bound
+from tests.rigs.coupled import by_use
 
 # J jobs, C choices, R limits
 
@@ -70,7 +68,7 @@ def test_a_step_goes_as_far_as_would_reach_what_is_hoped_for(monkeypatch, reache
 
     A tenth less is hoped for, but no less than what is known to be reachable.
     """
-    monkeypatch.setattr("sublet.solve.mip.descent.STEPS", 1)
+    monkeypatch.setattr("sublet.solve.mip.moves.STEPS", 1)
     found = descend(np.array([[0.0, 5.0]] * 2), np.array([[[0.0, 1.0]] * 2]), np.ones(1), reached=reached, near=0.0)
     assert found.bound == pytest.approx(bound)
     assert found.price_R == pytest.approx([10.0 - bound])
@@ -110,9 +108,9 @@ def test_nothing_is_short_and_nothing_has_a_price():
 @pytest.mark.parametrize("seed", range(12))
 def test_choices_that_need_be_no_better_are_as_near_as_they_say(seed):
     gain_JC, use_RJC, limit_R = a_cluster(seed, jobs=4, choices=6)
-    asked = Coupled.from_uses(gain_JC, [int(most) for most in limit_R], use_RJC)
+    asked = by_use(gain_JC, [int(most) for most in limit_R], use_RJC)
     found, best = best_moves(asked, tolerance=0.05, rough=True), best_of_all(gain_JC, use_RJC, limit_R)
-    assert asked.allows(found.column_J)
+    assert allows(asked, found.column_J)
     assert best * 0.95 - 1e-9 <= found.total <= best + 1e-9 <= found.bound + 2e-9
 
 
@@ -122,6 +120,6 @@ def test_most_are_answered_by_prices_alone(start):
     ways = []
     for seed in range(40):
         gain_JC, use_RJC, limit_R = a_cluster(seed, jobs=12, choices=20)
-        asked = Coupled.from_uses(gain_JC, [int(most) for most in limit_R], use_RJC)
+        asked = by_use(gain_JC, [int(most) for most in limit_R], use_RJC)
         ways.append(best_moves(asked, start=start, tolerance=0.02, rough=True).method)
     assert ways.count("prices") >= 20

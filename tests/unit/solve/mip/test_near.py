@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sublet.solve.mip.rounding import near
+from sublet.solve.mip.moves import near
 
 
 def rounded(gain, use, left, *, loss=None, most_loss=np.inf):

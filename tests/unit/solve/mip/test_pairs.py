@@ -6,18 +6,16 @@ import itertools
 
 import numpy as np
 
-from sublet.solve.mip import moves, pairs
-from sublet.solve.mip.moves import Coupled, best_moves
-from sublet.solve.mip.pairs import improved
-from sublet.solve.mip.prices import lowest_bound
-from sublet.solve.mip.rounding import near
+from sublet.solve.mip import moves
+from sublet.solve.mip.moves import allows, best_moves, improved, lowest_bound, near, total
+from tests.rigs.coupled import by_use
 
 
 def several_pools(seed, jobs=7, choices=5, pools=3):
     rng = np.random.default_rng(seed)
     gain = np.concatenate((np.zeros((jobs, 1)), rng.uniform(0.0, 9.0, (jobs, choices - 1))), axis=1)
     use = np.concatenate((np.zeros((pools, jobs, 1)), rng.integers(0, 4, (pools, jobs, choices - 1))), axis=2)
-    return Coupled.from_uses(gain, rng.integers(jobs // 2, 2 * jobs, pools).tolist(), use)
+    return by_use(gain, rng.integers(jobs // 2, 2 * jobs, pools).tolist(), use)
 
 
 def both(asked, most_loss=np.inf):
@@ -39,12 +37,12 @@ def test_no_two_jobs_together_and_none_alone_could_gain():
     for seed in range(12):
         asked = several_pools(seed)
         before_J, column_J, _ = both(asked)
-        assert asked.allows(column_J)
-        better += asked.total(column_J) > asked.total(before_J)
-        every = list(itertools.product(range(len(asked)), range(asked.gain_JC.shape[1])))
+        assert allows(asked, column_J)
+        better += total(asked, column_J) > total(asked, before_J)
+        every = list(itertools.product(range(len(asked.gain_JC)), range(asked.gain_JC.shape[1])))
         for one, other in itertools.product(every, every):
             tried_J = moved(column_J, one, other)
-            assert not asked.allows(tried_J) or asked.total(tried_J) <= asked.total(column_J) + 1e-9
+            assert not allows(asked, tried_J) or total(asked, tried_J) <= total(asked, column_J) + 1e-9
     assert better >= 4  # they were rounded such that none could gain alone
 
 
@@ -79,7 +77,7 @@ def test_those_that_lose_least_are_paired_and_all_move_as_often_as_it_helps(monk
     loss, use = np.array([[0.5, 0.0], [0.1, 0.0]] * 2), np.array([[[0.0, 1.0]] * 4])
     given = np.array([1, 0, 1, 0]), gain, loss, use, np.array([2.0]), 9.0
     assert improved(*given).tolist() == [0, 1, 0, 1]
-    monkeypatch.setattr(pairs, "MOST", 2)
+    monkeypatch.setattr(moves, "PAIRED", 2)
     assert improved(*given).tolist() == [1, 0, 1, 0]
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from sublet.solve.mip import prices
-from sublet.solve.mip.prices import bound_at, lowest_bound
+from sublet.solve.mip import moves
+from sublet.solve.mip.moves import bound_at, lowest_bound
 
 
 def drawn(seed, *, limits):
@@ -63,7 +63,7 @@ def test_from_any_prices_the_slope_lies_below_the_bound_everywhere(seed):
 @pytest.mark.parametrize("limits", [1, 2, 3])
 def test_a_few_tries_are_enough_and_where_they_are_no_more_are_made(monkeypatch, limits):
     tries = []
-    monkeypatch.setattr(prices, "bound_at", lambda *asked: tries.append(1) or bound_at(*asked))
+    monkeypatch.setattr(moves, "bound_at", lambda *asked: tries.append(1) or bound_at(*asked))
     for seed in range(8):
         lowest_bound(*drawn(seed, limits=limits))
     assert len(tries) <= 8 * 12  # of a hundred that it may make each time

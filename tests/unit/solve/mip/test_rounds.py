@@ -11,8 +11,8 @@ import pytest
 from sublet.errors import Infeasible
 from sublet.solve.mip import moves
 from sublet.solve.mip.highs import choose
-from sublet.solve.mip.moves import Coupled, best_moves
-from sublet.solve.mip.prices import lowest_bound
+from sublet.solve.mip.moves import allows, best_moves, lowest_bound, total
+from tests.rigs.coupled import by_use
 
 # J jobs, C choices, R limits
 
@@ -23,14 +23,14 @@ def several_pools(seed, *, jobs=4, choices=5, pools=3, whole=False):
     gain = rng.integers(0, 4, (jobs, choices)).astype(float) if whole else rng.uniform(0.0, 9.0, (jobs, choices))
     use = rng.integers(0, 4, (pools, jobs, choices))
     gain[:, 0], use[:, :, 0] = 0.0, 0
-    return Coupled.from_uses(gain, rng.integers(1, 2 * jobs, pools).tolist(), use)
+    return by_use(gain, rng.integers(1, 2 * jobs, pools).tolist(), use)
 
 
 def best_of_all(asked):
     """By trying everything."""
     jobs, choices = asked.gain_JC.shape
     every = (np.array(each) for each in itertools.product(range(choices), repeat=jobs))
-    return max(asked.total(each) for each in every if asked.allows(each))
+    return max(total(asked, each) for each in every if allows(asked, each))
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_however_few_are_tried_first_the_best_of_all_is_found(rounds, seed):
     for before, after in itertools.pairwise([{"tried_JC": loss_JC < 0}, *rounds]):
         assert (after["tried_JC"] | ~before["tried_JC"]).all()  # nothing is forgotten
         if after["start"] is None:  # those that lose least come first
-            assert after["tried_JC"].sum() >= len(asked) + 1
+            assert after["tried_JC"].sum() >= len(asked.gain_JC) + 1
             assert loss_JC[after["tried_JC"]].max() < loss_JC[~after["tried_JC"]].min(initial=np.inf)
 
 
@@ -111,7 +111,7 @@ def test_what_is_near_enough_is_not_searched_any_further(rounds, seed, tolerance
     found = best_moves(asked, tolerance=tolerance)
     bound = lowest_bound(asked.gain_JC, asked.use_RJC, asked.limit_R).bound
     for each in rounds[1:]:
-        assert bound - asked.total(each["start"]) > tolerance * bound if each["start"] is not None else True
+        assert bound - total(asked, each["start"]) > tolerance * bound if each["start"] is not None else True
     assert best_of_all(asked) - tolerance * bound <= found.total + 1e-9
     assert found.gap <= tolerance * bound + 1e-9
     assert all(each["enough"] == pytest.approx(tolerance * bound) for each in rounds)
@@ -126,7 +126,7 @@ def test_nobody_moves_for_nothing(rough, tolerance):
         asked = several_pools(seed, jobs=3, whole=True)
         every = map(np.array, itertools.product(range(5), repeat=3))
         best = best_of_all(asked)
-        ways = [each for each in every if asked.allows(each) and asked.total(each) == best]
+        ways = [each for each in every if allows(asked, each) and total(asked, each) == best]
         several += len(ways) > 1
         for start in (ways[0], ways[-1]):
             found = best_moves(asked, start=start, tolerance=tolerance, rough=rough)

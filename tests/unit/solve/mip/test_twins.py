@@ -5,10 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sublet.solve.mip import descent
-from sublet.solve.mip.descent import descend
-from sublet.solve.mip.prices import bound_at, lowest_bound
-from sublet.solve.mip.rounding import near
+from sublet.solve.mip import moves
+from sublet.solve.mip.moves import bound_at, descend, lowest_bound, near
 
 # J jobs, C choices, R limits
 STEPS = 10  # of a walk: later ones may come to prices at which how a sum is rounded decides
@@ -109,7 +107,7 @@ def walked_by_hand(gain, use, limit, *, reached, near):
 @pytest.mark.parametrize("known", ["nothing", "something", "all but all"])
 @pytest.mark.parametrize("near", [0.0, 0.03])
 def test_the_walk_goes_as_by_hand_and_ends_at_the_best_of_its_prices(monkeypatch, known, near):
-    monkeypatch.setattr(descent, "STEPS", STEPS)
+    monkeypatch.setattr(moves, "STEPS", STEPS)
     lengths = set()
     for seed in range(40):
         gain, use, limit = drawn(seed, jobs=5, limits=3)

@@ -9,13 +9,10 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator, Sequence
 
-from sublet.domain.plan import JobState, Plan, Pool, Snapshot
+from sublet.domain.plan import JobState, Plan, Pool, Snapshot, arrival
 from sublet.domain.shape import packed
-from sublet.planning.draft import Draft
-from sublet.planning.ranking import arrival
-from sublet.planning.runnable import Runnable, describe_stranded, runnable, runs_at_all, speed_of_one
-from sublet.planning.ticks import next_tick_s
-from sublet.planning.widths import jobs_by_pool
+from sublet.planning.draft import Draft, next_tick_s
+from sublet.planning.widths import Runnable, describe_stranded, jobs_by_pool, runnable, runs_at_all, speed_of_one
 
 __all__ = ["First", "Gain", "greedy_plan", "narrowest", "speed_gained", "time_saved_s", "what_it_asked_for"]
 

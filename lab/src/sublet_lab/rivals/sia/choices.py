@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from sublet.domain.job import Job
 from sublet.domain.plan import JobState, Pool
 from sublet.domain.shape import Shape
-from sublet.planning.fitness import KEEP, Discount, intact_shape, widest_guess
-from sublet.solve.mip.moves import Coupled, best_moves
+from sublet.solve.mip.moves import Coupled, allows, best_moves
+from sublet_lab.rivals.fitness import KEEP, Discount, intact_shape, widest_guess
 
 __all__ = ["Rate", "best_choices", "sia_widths"]
 
@@ -53,7 +53,7 @@ def best_choices(  # noqa: PLR0913 - jobs, pools, and how to weigh them
         pools=[0, *(order[shape.pool] for shape in shapes)],
     )
     column_J = asked.gain_JC.argmax(axis=1)
-    if not asked.allows(column_J):  # not everyone can have what is best for it
+    if not allows(asked, column_J):  # not everyone can have what is best for it
         column = {shape: at for at, shape in enumerate(shapes, start=1)}
         held = [_held(state) for state in group]
         start = [

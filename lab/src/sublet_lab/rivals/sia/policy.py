@@ -6,13 +6,12 @@ import math
 from dataclasses import dataclass
 from itertools import islice
 
-from sublet.domain.plan import Plan, Snapshot
+from sublet.domain.plan import Plan, Snapshot, arrival
 from sublet.domain.quantity import positive
 from sublet.errors import InvalidValue
 from sublet.planning.draft import Draft
-from sublet.planning.fitness import Discount, by_time_left
-from sublet.planning.ranking import arrival
 from sublet.planning.widths import rate_at
+from sublet_lab.rivals.fitness import Discount, by_time_left
 from sublet_lab.rivals.sia.choices import Rate, best_choices
 
 __all__ = ["Sia"]

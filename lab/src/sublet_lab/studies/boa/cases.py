@@ -16,13 +16,15 @@ from sublet.domain.job import Job, Speed
 from sublet.domain.money import Price
 from sublet.domain.offer import Market, Offer
 from sublet.domain.units import SECONDS_PER_H
+from sublet.perf.preemption import NO_RECLAIMS
 from sublet.perf.speedup import Amdahl, PowerLaw, Table
+from sublet.planning.terms import Site
 from sublet.sim.simulator import Cloud
 from sublet.solve.arrays import Floats
 from sublet.solve.curves import Curves
 from sublet.solve.price import Frontier, frontier
 
-__all__ = ["CASES", "Case", "JobType", "gpu_cloud", "realised"]
+__all__ = ["CASES", "SITE", "Case", "JobType", "gpu_cloud", "realised"]
 
 
 # J jobs, C worker counts
@@ -125,6 +127,7 @@ class Case:
 
 
 GPU = "T4"
+SITE = Site("T4x1:on-demand", GPU, 1, NO_RECLAIMS, 0.0, float("inf"))
 
 
 def gpu_cloud(average: float, *, quota: int | None = None, gpus_per_node: int = 1) -> Cloud:

@@ -20,7 +20,7 @@ from sublet.planning.value_of_time import least_usd
 from sublet.policies.boa.policy import Boa
 from sublet.policies.price.policy import Price
 from sublet.sim.workloads.workload import Workload
-from sublet.solve.hull import lower_left
+from sublet.solve.curves import lower_left
 from sublet_lab.rivals.boa_ideal import BoaIdeal
 from sublet_lab.studies.boa.pollux import aimed, t4_nodes
 from sublet_lab.studies.ratio import Ratio

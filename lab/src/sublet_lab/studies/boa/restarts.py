@@ -12,21 +12,18 @@ from sublet.domain.job import Job
 from sublet.domain.shape import Spread, packed
 from sublet.domain.units import SECONDS_PER_H
 from sublet.perf.phased import Phased
-from sublet.perf.preemption import NO_RECLAIMS
 from sublet.perf.restart import RESTART_S
 from sublet.planning.menu import menu_of
-from sublet.planning.terms import Site
-from sublet.policies.boa.policy import Boa
-from sublet.policies.boa.widths import boa_widths
+from sublet.policies.boa.policy import Boa, boa_widths
 from sublet.policies.price.policy import Price
 from sublet.sim.simulator import simulate
-from sublet.sim.workloads.profiled import sizing_of
+from sublet.sim.workloads.jobrows import sizing_of
 from sublet.solve.arrays import Floats
 from sublet.solve.curves import Curves
 from sublet.solve.phases import Phases
 from sublet.solve.plan_book import plan_book
 from sublet.solve.price import Frontier, frontier
-from sublet_lab.studies.boa.cases import GPU, gpu_cloud
+from sublet_lab.studies.boa.cases import SITE, gpu_cloud
 from sublet_lab.studies.study import Findings, StudyTable, Tell, at_most
 
 __all__ = ["restarts"]
@@ -112,9 +109,6 @@ class _Mix:
             on_job = sum(hours[epoch, column[gpus]] for epoch, gpus in enumerate(widths[kind]))
             total_h += arrivals.jobs * (on_job + changes * arrivals.like.restart_s / SECONDS_PER_H)
         return total_h / sum(MIX.values())
-
-
-SITE = Site("T4x1:on-demand", GPU, 1, NO_RECLAIMS, 0.0, float("inf"))
 
 
 def restarts(quick: bool, tell: Tell) -> Findings:

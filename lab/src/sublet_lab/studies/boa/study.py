@@ -8,9 +8,9 @@ from sublet_lab.studies.boa.envelope import tight_budgets
 from sublet_lab.studies.boa.kinds import kinds
 from sublet_lab.studies.boa.limits import quota, wrong_load
 from sublet_lab.studies.boa.pollux import pollux
-from sublet_lab.studies.boa.purse import purse
 from sublet_lab.studies.boa.restarts import restarts
 from sublet_lab.studies.boa.theory import golden, theory
+from sublet_lab.studies.boa.total import purse
 from sublet_lab.studies.parts import Part, findings_of, joined
 from sublet_lab.studies.study import Findings, Study, Tell
 

@@ -11,7 +11,6 @@ from types import MappingProxyType
 import numpy as np
 
 from sublet.advise.adviser import Advice, Ask, advise
-from sublet.advise.deepvm.planner import AWS, SCALING_S
 from sublet.advise.error import without_kind
 from sublet.advise.frontier import Limits
 from sublet.advise.measured_models import known_shelf
@@ -21,10 +20,10 @@ from sublet.advise.transfer import PREDICTED_SPREAD, Transfer
 from sublet.domain.money import Price
 from sublet.domain.offer import Market, Offer
 from sublet.domain.units import SECONDS_PER_H
-from sublet.market.catalogue import load_catalogue
-from sublet.market.gpus import load_gpus
+from sublet.market.catalogue import load_catalogue, load_gpus
 from sublet.perf.measured import MODELS
 from sublet.solve.arrays import Floats
+from sublet_lab.studies.deepvm.planner import AWS, SCALING_S
 from sublet_lab.studies.study import Findings, StudyTable, Tell, at_most, equals, within
 
 __all__ = ["Missed", "left_out", "on_the_scaling_table", "predicted", "regrets", "scaling_advice"]

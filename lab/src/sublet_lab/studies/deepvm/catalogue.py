@@ -11,8 +11,7 @@ from sublet.advise.adviser import Advice, Ask, advise
 from sublet.advise.frontier import Goal, Limits
 from sublet.advise.profiles import Profile, known_profile
 from sublet.domain.offer import Offer
-from sublet.market.catalogue import load_catalogue, read_catalogue
-from sublet.market.gpus import load_gpus
+from sublet.market.catalogue import load_catalogue, load_gpus, read_catalogue
 from sublet.market.hygiene import Quarantined, outlived
 from sublet_lab.studies.study import Findings, StudyTable, Tell, at_least, at_most, equals
 

@@ -9,7 +9,9 @@ from statistics import fmean
 
 import numpy as np
 
-from sublet.advise.deepvm.planner import (
+from sublet.advise.frontier import Clusters, Limits, pick
+from sublet.sim.report.plots import POLICY_COLOURS, canvas, set_style
+from sublet_lab.studies.deepvm.planner import (
     ANCHORS,
     AWS,
     VIRTUAL,
@@ -20,9 +22,7 @@ from sublet.advise.deepvm.planner import (
     planned,
     planned_without_scaling,
 )
-from sublet.advise.deepvm.program import best_cluster
-from sublet.advise.frontier import Clusters, Limits, pick
-from sublet.sim.report.plots import POLICY_COLOURS, canvas, set_style
+from sublet_lab.studies.deepvm.program import best_cluster
 from sublet_lab.studies.study import Check, Findings, StudyTable, Tell, equals, within
 
 __all__ = ["BUDGETS", "Swept", "advised", "at_three_dollars", "sweep"]

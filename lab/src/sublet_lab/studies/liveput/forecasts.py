@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sublet.market.forecast.score import DEFAULT, PERSISTENCE
-from sublet.market.forecast.table import MOMENTS_OF_MANY, ErrorRow, error_row, readable_traces
 from sublet.market.traces import load_trace
+from sublet_lab.forecasting.score import DEFAULT, PERSISTENCE
+from sublet_lab.forecasting.table import MOMENTS_OF_MANY, ErrorRow, error_row, readable_traces
 from sublet_lab.studies.study import Check, StudyTable, Tell, at_most
 
 __all__ = ["forecast_checks"]

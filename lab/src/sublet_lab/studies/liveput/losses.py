@@ -17,10 +17,10 @@ import numpy as np
 
 from sublet.market.losses import LossesAhead
 from sublet.market.traces import load_trace
-from sublet.perf.spot_models import measured_job
+from sublet.perf.parcae import measured_job
 from sublet.policies.liveput.policy import Liveput
-from sublet.sim.rides.record import capacity_of
-from sublet.sim.rides.ride import Way, ride
+from sublet_lab.rides.record import capacity_of
+from sublet_lab.rides.ride import Way, ride
 from sublet_lab.studies.ratio import Ratio
 from sublet_lab.studies.study import Check, Findings, StudyTable, Tell, at_most
 

@@ -7,16 +7,15 @@ from dataclasses import dataclass
 
 from sublet.domain.units import SECONDS_PER_H
 from sublet.perf.grids import SpotJob
-from sublet.perf.parcae import PARCAE_MODELS
-from sublet.perf.spot_models import ON_DEMAND_USD_PER_H, SPOT_USD_PER_H, least_usd_per_sample
+from sublet.perf.parcae import ON_DEMAND_USD_PER_H, PARCAE_MODELS, SPOT_USD_PER_H, least_usd_per_sample
 from sublet.policies.liveput.policy import Liveput
-from sublet.sim.report.spot import frontier_plot
-from sublet.sim.rides.bounds import constant, most_kept
-from sublet.sim.rides.deadline import Punctual, certain_samples, least_usd, replay_punctual
-from sublet.sim.rides.hindsight import Hindsight
-from sublet.sim.rides.record import Record
-from sublet.sim.rides.ride import BOOT_S, RideResult, Way, ride
-from sublet.sim.rides.ways import way_of
+from sublet_lab.rides.bounds import constant, most_kept
+from sublet_lab.rides.deadline import Punctual, certain_samples, least_usd, replay_punctual
+from sublet_lab.rides.hindsight import Hindsight
+from sublet_lab.rides.record import Record
+from sublet_lab.rides.report import frontier_plot
+from sublet_lab.rides.ride import BOOT_S, RideResult, Way, ride
+from sublet_lab.rides.ways import way_of
 from sublet_lab.studies.ratio import Ratio
 from sublet_lab.studies.study import Check, Findings, StudyTable, at_least, at_most, within
 

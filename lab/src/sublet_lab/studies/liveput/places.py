@@ -9,13 +9,12 @@ import numpy as np
 from sublet.domain.units import SECONDS_PER_H
 from sublet.market.traces import load_trace
 from sublet.perf.grids import SpotJob
-from sublet.perf.parcae import PARCAE_MODELS
-from sublet.perf.spot_models import SPOT_USD_PER_H
-from sublet.sim.rides.many_zones import CHOICES, ZonedRunResult, have_of, measured_zoned_job, run_in_zones
-from sublet.sim.rides.record import Record
-from sublet.sim.rides.ride import ride
-from sublet.sim.rides.ways import way_of
-from sublet.sim.rides.zones import Have, Links
+from sublet.perf.parcae import PARCAE_MODELS, SPOT_USD_PER_H
+from sublet_lab.rides.many_zones import CHOICES, ZonedRunResult, have_of, measured_zoned_job, run_in_zones
+from sublet_lab.rides.record import Record
+from sublet_lab.rides.ride import ride
+from sublet_lab.rides.ways import way_of
+from sublet_lab.rides.zones import Have, Links
 from sublet_lab.studies.study import Check, Findings, StudyTable, at_least, within
 
 __all__ = ["WHOLE_TRACES", "middle_zones", "notice_findings", "zones_findings"]

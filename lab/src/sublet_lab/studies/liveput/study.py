@@ -19,13 +19,12 @@ import numpy as np
 from sublet.market.traces import load_trace
 from sublet.perf.grids import SpotJob
 from sublet.perf.migration import smoothed
-from sublet.perf.parcae import PARCAE_MODELS, parcae_rates
-from sublet.perf.spot_models import measured_job
-from sublet.sim.rides.bamboo import replay_bamboo
-from sublet.sim.rides.record import Record, capacity_of, record_of
-from sublet.sim.rides.ride import RideResult, ride
-from sublet.sim.rides.ways import WAYS, way_of
+from sublet.perf.parcae import PARCAE_MODELS, measured_job, parcae_rates
 from sublet.solve.expectation import ExpectedMoves, Loss, expected_moves
+from sublet_lab.rides.bamboo import replay_bamboo
+from sublet_lab.rides.record import Record, capacity_of, record_of
+from sublet_lab.rides.ride import RideResult, ride
+from sublet_lab.rides.ways import WAYS, way_of
 from sublet_lab.studies.liveput.forecasts import forecast_checks
 from sublet_lab.studies.liveput.losses import losses_findings
 from sublet_lab.studies.liveput.money import money_findings

@@ -14,7 +14,7 @@ from sublet.domain.offer import Offer
 from sublet.domain.plan import Policy
 from sublet.domain.units import SECONDS_PER_H
 from sublet.sim.simulator import simulate
-from sublet.solve.itinerary import cheapest_itinerary
+from sublet_lab.studies.regions.itinerary import cheapest_itinerary
 from sublet_lab.studies.regions.scene import EGRESS_USD, Window
 
 __all__ = ["Outcome", "best_usd", "ride"]

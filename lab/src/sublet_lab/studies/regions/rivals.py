@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sublet.domain.plan import Plan, Snapshot
-from sublet.policies.regions.asking import serve_by_place
 from sublet.policies.regions.places import Place
+from sublet.policies.regions.policy import serve_by_place
 from sublet.policies.regions.worth import Clock, last_call
 from sublet_lab.studies.regions.scene import EGRESS_USD
 

@@ -19,8 +19,8 @@ from itertools import accumulate, pairwise
 from sublet.domain.offer import Market
 from sublet.domain.plan import Plan, Snapshot
 from sublet.domain.units import SECONDS_PER_H
-from sublet.policies.regions.asking import serve_by_place
 from sublet.policies.regions.places import Place
+from sublet.policies.regions.policy import serve_by_place
 from sublet.policies.regions.worth import Clock, last_call
 from sublet_lab.studies.regions.scene import EGRESS_USD
 

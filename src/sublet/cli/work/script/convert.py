@@ -81,14 +81,14 @@ def tried(
     script: Path, changed: Script, text: str, arguments: Sequence[str], cwd: Path, tell: Callable[[str], None]
 ) -> Report:
     """The script is run in a copy of its folder; the file that has the new text may be another, which it imports."""
-    from sublet.runtime.rehearsal.copying import copied
     from sublet.runtime.rehearsal.rehearse import rehearse
+    from sublet.runtime.rehearsal.running import SCRATCH, copied
 
     script, path, here = script.resolve(), changed.path.resolve(), cwd.resolve()
     inside = script.is_relative_to(here) and path.is_relative_to(here)
     folder = here if inside else Path(os.path.commonpath([script.parent, path.parent]))
-    with tempfile.TemporaryDirectory(prefix="sublet-converted-") as scratch:
-        copy = copied(folder, Path(scratch) / "work").folder
+    with tempfile.TemporaryDirectory(prefix=SCRATCH) as scratch:
+        copy = copied(folder, Path(scratch) / "work" / folder.name).folder
         new = copy / path.relative_to(folder)
         new.unlink(missing_ok=True)
         new.write_bytes(text.encode())

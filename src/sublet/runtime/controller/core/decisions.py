@@ -26,7 +26,7 @@ from sublet.domain.weighed import Weighed, Weighing
 from sublet.errors import Infeasible, InvalidValue, PolicyFailed
 from sublet.kernel.journal import event_from_json, line_from
 from sublet.machine.wall import WALL, Wall
-from sublet.planning.weighing import WeighedOptions
+from sublet.planning.options import WeighedOptions
 from sublet.runtime.controller.host import DECIDE_LIMIT_S, begin_thread
 from sublet.runtime.controller.inbox import Inbox
 from sublet.runtime.controller.jobs import Feasibility
@@ -331,7 +331,10 @@ class DeferredPlans:
             return error.field, str(error)
         supply, left = self._inbox.kernel.supply, self._inbox.kernel.supply.purse.left(self._inbox.now_s())
         if supply.purse.broke:
-            return "purse", "all that is left in the purse is reserved to end what runs; next: sublet budget top-up USD"
+            return (
+                "purse",
+                "all that is left in the budget is reserved to end what runs; next: sublet budget top-up USD",
+            )
         pools = [pool for pool in supply.pools.values() if not record.pools or pool.name in record.pools]
         if max(supply.offering.most_gpus(pool) for pool in pools) < record.spec.least_workers:
             names = " and ".join(pool.name for pool in pools)
@@ -341,5 +344,5 @@ class DeferredPlans:
             return "on demand", f"there are too few nodes of {names} on demand now; they are asked for again and again"
         offers = [supply.offers[offer_id] for pool in pools for offer_id in pool.offer_ids]
         if left is not None and left < min(offer.reserve for offer in offers):
-            return "reserve", "what is left in the purse is reserved for the nodes of others"
+            return "reserve", "what is left in the budget is reserved for the nodes of others"
         return "", ""

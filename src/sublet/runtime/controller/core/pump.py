@@ -18,8 +18,8 @@ from typing import Any, Protocol
 
 from sublet.domain import events as news
 from sublet.domain.actions import Action, RefusePlan
+from sublet.domain.budget import Level
 from sublet.domain.events import Event
-from sublet.domain.purses import Level
 from sublet.errors import StaleController, StoreFailed, SubletError
 from sublet.kernel.cluster import NodePhase
 from sublet.kernel.journal import line_from
@@ -36,7 +36,7 @@ TIMES = ("at_s", "billed_from_s", "billed_to_s", "lost_s", "resumes_s")  # of ev
 
 
 class Journal(Protocol):
-    """The keeper of what the next controller starts from, beside the log."""
+    """Writes what the next controller starts from, beside the log."""
 
     def follow(self, event: Event, actions: list[Action]) -> None:
         """One more event is in the log."""

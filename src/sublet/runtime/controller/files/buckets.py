@@ -5,9 +5,9 @@ of the job (`checkpoint.uri`) is asked, in a process of its own: the word counts
 of a later one is committed there. Until then the end of that worker is not heard either. Where the controller cannot
 ask, workers are believed, and that is told.
 
-Checkpoints that the controller has are copied to `checkpoint.copy`, and no GPU waits for that: one at a time for each
-job, in a process of its own, at the interval of its tier; the last of a job that ended at once. A job that is new here,
-and whose bucket has checkpoints, is held until they are here.
+Checkpoints that the controller has are copied to `checkpoint.copy`, and no GPU waits for that. They go one at a time
+for each job, in a process of its own, at the interval of its tier; the last of a job that ended at once. A job that is
+new here, and whose bucket has checkpoints, is held until they are here.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sublet.runtime.agent.disk import Disk
 from sublet.runtime.controller.memory import Context, JobRecord, JobTable, job_of
 from sublet.runtime.controller.states import Hold
 from sublet.runtime.controller.watch import HistoryRow
-from sublet.runtime.file_sync.access import CLOUDS, access_elsewhere, access_of
+from sublet.runtime.file_sync.buckets import CLOUDS, access_elsewhere, access_of
 from sublet.wire import messages as wire
 from sublet.wire.saves import ANCHOR, BUCKET, Saved, SaveFailed
 

@@ -27,9 +27,7 @@ from sublet.runtime.engines.protocol import Engine
 from sublet.runtime.file_sync.buckets import check_buckets
 from sublet.runtime.file_sync.content import Content, digest_of
 from sublet.runtime.file_sync.fetching import Fetch
-from sublet.runtime.file_sync.packing import local_among, pack, packed_names, travelling
-from sublet.runtime.file_sync.told import file_notes
-from sublet.runtime.file_sync.tracked import tracker_notes
+from sublet.runtime.file_sync.packing import file_notes, local_among, pack, packed_names, tracker_notes, travelling
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire.messages import FromWorkerMessage, StartWorker, ToController, Travelling
 from sublet.wire.saves import DISK, Damaged, Saved
@@ -270,7 +268,7 @@ class FileSync:
 def _refuse_unsent(spec: JobSpec) -> None:
     """Without files that came with it, a job has what is on its nodes; what is here is not its owner's."""
     for there, source in local_among(spec.mounts).items():
-        allowed = "of the machine of whoever submits, which sends it: sublet submit FILE"
+        allowed = "of the machine that submits the job, which sends it: sublet submit FILE"
         raise InvalidValue(f"file_mounts.{there}", str(source), allowed)
 
 

@@ -8,8 +8,8 @@ choice: only the cloud and its owner do. One that saves anew without having read
 the same: what had counted as useful was for nothing. A script with `train.checkpointed` says itself what it has loaded
 and saved, and its words count for more than what is seen.
 
-A start that has written files below its directory may go on from them when it is started again. So may one at which
-which have saved elsewhere. Once a later start is seen to read one of
+A start that has written files below its directory may go on from them when it is started again. So may one that
+was not looked at, or of which nothing was seen: it may have saved elsewhere. Once a later start is seen to read one of
 those files, all that was done before it was written is kept, and what was done after it is redone. Once one is seen to
 save, starts of which nothing was seen have saved nothing.
 """
@@ -171,7 +171,7 @@ class Attempts:
             running.loaded_s = now_s - message.loaded_ago_s * speedup
 
     def _note_start(self, record: JobRecord, running: _Attempt, message: wire.Joined) -> None:
-        """It says what it goes on from; what it took to come so far is what another change of its width costs."""
+        """It says what it goes on from; what it took to come so far is what another resize costs."""
         running.loaded, running.told = "no" if message.source == "fresh" else "yes", True
         running.reader_seen, record.wrote = True, False  # nothing but what it says that it saved
         if record.lost_wall_s is None:  # else it is counted from the loss on

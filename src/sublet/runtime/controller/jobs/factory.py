@@ -38,7 +38,7 @@ from sublet.wire.profile import FITS
 
 __all__ = ["RecordFactory"]
 
-LEFT_S = 1.0  # wall, for which what is left in the purse is told alike to all that start
+LEFT_S = 1.0  # wall, for which what is left in the budget is told alike to all that start
 
 
 class RecordFactory:
@@ -65,7 +65,7 @@ class RecordFactory:
             there=lambda: inbox.kernel.jobs,
             ended=lambda: inbox.kernel.tenancy.census.ended,
         )
-        self._left: tuple[float, float | None] = (-math.inf, None)  # (wall, what is left in the purse)
+        self._left: tuple[float, float | None] = (-math.inf, None)  # (wall, what is left in the budget)
 
     def record(self, job_id: str, spec: JobSpec, submitted_s: float) -> JobRecord:
         """A job with its workers-to-be."""

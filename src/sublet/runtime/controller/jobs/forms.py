@@ -12,7 +12,7 @@ from sublet.domain.shape import Grid, Placement, Shape, first_gpus
 from sublet.domain.units import GIB
 from sublet.kernel.cluster import Node, NodePhase
 from sublet.kernel.kernel import Kernel
-from sublet.market.gpus import load_gpus
+from sublet.market.catalogue import load_gpus
 from sublet.perf.gridded import Gridded
 from sublet.runtime.controller.memory import JobRecord
 from sublet.runtime.controller.watch import ResizeCause

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from sublet.domain.budget import Holder, Level
 from sublet.domain.events import PurseSet
 from sublet.domain.money import Money, microseconds
-from sublet.domain.purses import Holder, Level
 from sublet.runtime.controller.jobs.feasibility import STOP_S
 from sublet.runtime.controller.memory import Context, JobRecord
 from sublet.runtime.jobs.spec import JobSpec
@@ -30,7 +30,7 @@ class OwnBudgets:
         now_s, own = self._inbox.now_s(), Holder(Level.FILE, record.id)
         self._bill.settle_job(record.id, now_s)
         left = Money.from_usd(record.spec.purse_usd) - self._bill.jobs[record.id].total
-        purses = self._inbox.kernel.purses
+        purses = self._inbox.kernel.budgets
         free = 0 if own not in purses.allowed else purses.allowed[own].opening  # what it was never charged
         amount = Money(max(0, left.grains + purses.spent(own, microseconds(now_s)) - free))
         self._inbox.tell(PurseSet(now_s, own, amount, None, self._clock.wall.unix()))
@@ -39,11 +39,11 @@ class OwnBudgets:
         """The kernel was not told of it: by a controller of an earlier version."""
         kernel, own = self._inbox.kernel, Holder(Level.FILE, record.id)
         lives = record.id in kernel.jobs and not record.outcome
-        return lives and record.spec.purse_usd is not None and own not in kernel.purses.allowed
+        return lives and record.spec.purse_usd is not None and own not in kernel.budgets.allowed
 
     def is_spent(self, record: JobRecord) -> bool:
         """The kernel has ended the job at its last cent: it was not held in time."""
-        own = self._inbox.kernel.purses.allowed.get(Holder(Level.FILE, record.id))
+        own = self._inbox.kernel.budgets.allowed.get(Holder(Level.FILE, record.id))
         return own is not None and own.spent
 
     def stop_usd(self, record: JobRecord) -> float:

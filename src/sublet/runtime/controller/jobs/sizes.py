@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from sublet.domain import events as news
-from sublet.domain.ended import Ended
+from sublet.domain.demand import Ended
 from sublet.domain.plan import JobState
 from sublet.domain.quantity import counted
 from sublet.perf.sizes import UNKNOWN_H, Had, gpu_rate_of, had_by, left_by_all_h, left_by_group_h

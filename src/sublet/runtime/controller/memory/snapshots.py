@@ -25,9 +25,8 @@ from sublet.domain.job import Job, Speed
 from sublet.domain.timers import Timer, timer_from_text, timer_to_text
 from sublet.errors import BadInput, KernelError
 from sublet.kernel.following import Follower
-from sublet.kernel.journal import kernel_from_header, kind_from_header, version_of
+from sublet.kernel.journal import Hear, kernel_from_header, kind_from_header, relive, steps_from, version_of
 from sublet.kernel.kernel import KERNEL_VERSION, Kernel
-from sublet.kernel.replayer import Hear, relive, steps_from
 from sublet.kernel.snapshots import kernel_from_snapshot, kind_from_snapshot, version_of_snapshot
 from sublet.kernel.values_json import Unrecorded, to_plain
 from sublet.runtime.controller.memory.archive import Compaction, Shelving

@@ -1,8 +1,9 @@
 """Money that is paid besides nodes, for the machine of a controller: while it is there, not from one to the next.
 
 The price is a part of the budget, and the kernel counts it until the budget says otherwise. A controller that ends says
-so itself. For one that was killed the next one does: where it runs on the same machine, which was on all the time, that
-was paid for all the time; where it does not, until the last sign of life, and as long as there may have been none.
+so itself. For one that was killed the next one does. Where it runs on the same machine, which was on all the time, that
+was paid for all the time. Elsewhere it was paid for until the last sign of life, and as long as there may have been
+none.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class AgentAuth:
                 continue
             self._engine.send(node_id, wire.EndWorker(worker_id=worker_id))
             if known is not None or not first or self._first_life:  # else an earlier controller may have had it there
-                self._alarm(node_id, f"claims to run {worker_id}, which nobody started there: not believed, and ended")
+                self._alarm(node_id, f"claims to run {worker_id}, which was not started there: not believed, and ended")
         return by_job
 
     def forget(self, node_id: str) -> None:

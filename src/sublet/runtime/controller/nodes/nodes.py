@@ -13,8 +13,7 @@ from sublet.runtime.controller.nodes.notices import Notices
 from sublet.runtime.controller.nodes.unknown_instances import OrphanReaper, unknown_among
 from sublet.runtime.controller.watch import Throttling
 from sublet.runtime.engines.protocol import Engine
-from sublet.runtime.providers.paced import PacedProvider
-from sublet.runtime.providers.pacing import Rates
+from sublet.runtime.providers.pacing import PacedProvider, Rates
 from sublet.runtime.providers.protocol import Provider
 from sublet.runtime.store import Store
 

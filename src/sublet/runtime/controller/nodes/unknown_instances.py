@@ -24,7 +24,7 @@ from sublet.kernel.kernel import Kernel
 from sublet.runtime.controller.memory import Context
 from sublet.runtime.controller.nodes.leases import Leases
 from sublet.runtime.controller.watch import Access, AlarmKind, HistoryRow
-from sublet.runtime.providers.paced import PacedProvider
+from sublet.runtime.providers.pacing import PacedProvider
 from sublet.runtime.providers.protocol import Billed, RentedNode
 
 __all__ = ["OrphanReaper", "UnknownInstances", "row_of_end", "unknown_among"]

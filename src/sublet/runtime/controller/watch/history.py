@@ -9,11 +9,10 @@ from dataclasses import dataclass, replace
 from sublet.domain import actions as order
 from sublet.domain import events as news
 from sublet.domain.actions import Action
-from sublet.domain.budget import Budget
+from sublet.domain.budget import Budget, Level, amount_text
 from sublet.domain.events import Event
 from sublet.domain.job import Job
 from sublet.domain.plan import Plan
-from sublet.domain.purses import Level, amount_text
 from sublet.domain.quantity import counted
 from sublet.domain.shape import Placement
 from sublet.domain.units import MINUTE_S
@@ -90,7 +89,7 @@ class Progress:
     def stopped(self, event: news.JobStopped) -> str:
         """It has left."""
         if self._tells(event.job_id) and (kept := self._kept(event.job_id)):
-            return f"stopped, and nobody was left to save; kept is {kept}"
+            return f"stopped, and no worker was left to save; kept is {kept}"
         return f"stopped and saved{self._done(event)}" if self._tells(event.job_id) else "stopped"
 
     def to_stop(self, job_id: str) -> str:

@@ -17,10 +17,9 @@ from sublet.runtime.agent.dialing import is_secure
 from sublet.runtime.clock import Clock
 from sublet.runtime.identity.authority import Authority
 from sublet.runtime.last_run import take_moved_mark
-from sublet.runtime.providers.aws.asked_prices import ask_prices
 from sublet.runtime.providers.aws.calls import Calls, client_maker
 from sublet.runtime.providers.aws.config import config_path, read_config
-from sublet.runtime.providers.aws.offers import listed_prices, offers_from
+from sublet.runtime.providers.aws.offers import ask_prices, listed_prices, offers_from
 from sublet.runtime.providers.aws.provider import AwsProvider
 from sublet.runtime.providers.pacing import Rate, Rates
 from sublet.runtime.providers.setup import ProviderSetup, require_engine

@@ -4,6 +4,10 @@ Only the meaning of an error for the caller matters: nothing was done and why (`
 (TooManyCalls), we are not let in (NoAccess), or the outcome is unknown (NoAnswer).
 
 Codes: "Error codes for the Amazon EC2 API" in the EC2 API reference.
+
+The time at the cloud, by the dates of its own answers: people set the clock of our machine as they like. EC2 says when
+an instance began and ended by its own clock. A bill that compares this with ours is wrong by the error of ours: an
+hour, if it is set back by one.
 """
 
 from __future__ import annotations
@@ -12,21 +16,22 @@ import asyncio
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 from sublet.errors import MissingExtra, NoAccess, NoAnswer, SubletError, TooManyCalls
 from sublet.machine.rng import RNG, Rng
 from sublet.machine.wall import WALL, Wall
-from sublet.runtime.providers.aws.server_time import ServerTime
 
-__all__ = ["Calls", "Refusal", "client_maker", "expiry_of", "meaning", "while_it_opens"]
+__all__ = ["Calls", "Refusal", "ServerTime", "client_maker", "expiry_of", "meaning", "while_it_opens"]
 
+AGREES_S = 3.0  # answers have whole seconds, and take one or two to come
+BELIEVED_S = 600.0  # that an answer counts for: our monotonic clock may run a little faster than EC2's
 CONNECT_S = 5.0
 READ_S = 20.0
 TRIES = 6  # of a call that is throttled: about 15 s in all, and the time-outs
 FIRST_PAUSE_S = 0.5
-
 IN_DOUBT = (
     *("InternalError", "InternalFailure", "ServerInternal", "ServiceUnavailable", "Unavailable", "RequestTimeout"),
     "IdempotentParameterMismatch",  # the token was used, with other words: something exists
@@ -79,6 +84,36 @@ RENEWED = (
 TOO_MANY = 429  # HTTP
 LONGEST_WAIT_S = 600.0  # that we let a cloud keep us waiting by a header: one digit too many must not stop everything
 OTHER_REFUSAL_S = 600.0  # a parameter that AWS does not like: its user must change something
+
+
+class ServerTime:
+    """An answer was made before it came, so that the one which is ahead of all others is the nearest to the truth."""
+
+    def __init__(self, wall: Wall = WALL) -> None:
+        self._wall = wall
+        self._ahead_s = -math.inf  # of EC2's clock before our monotonic one
+        self._heard_s = -math.inf
+
+    def unix(self) -> float:
+        """Seconds since 1970 at EC2; by our own clock, which is finer, unless the answers say that it is wrong."""
+        ours_s, theirs_s = self._wall.unix(), self._wall.monotonic() + self._ahead_s
+        return theirs_s if math.isfinite(theirs_s) and abs(ours_s - theirs_s) > AGREES_S else ours_s
+
+    def hear(self, answer: Any) -> None:
+        """An answer of boto3, or the one in an error of it; one without a date says nothing."""
+        metadata = answer.get("ResponseMetadata") if isinstance(answer, Mapping) else None
+        headers = metadata.get("HTTPHeaders") if isinstance(metadata, Mapping) else None
+        date = headers.get("date") if isinstance(headers, Mapping) else None
+        if not date:
+            return
+        try:
+            found = parsedate_to_datetime(date)
+        except (TypeError, ValueError):
+            return
+        now_s = self._wall.monotonic()
+        ahead_s = (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() - now_s
+        if ahead_s > self._ahead_s or now_s - self._heard_s > BELIEVED_S:
+            self._ahead_s, self._heard_s = ahead_s, now_s
 
 
 class Refusal(SubletError):

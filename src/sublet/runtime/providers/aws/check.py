@@ -12,10 +12,10 @@ from sublet.domain.offer import Market, Offer
 from sublet.domain.units import SECONDS_PER_H
 from sublet.errors import NoAccess, SubletError
 from sublet.market.catalogue import load_catalogue
-from sublet.runtime.providers.aws.asked_prices import price_of
 from sublet.runtime.providers.aws.calls import Refusal, expiry_of, meaning
 from sublet.runtime.providers.aws.config import AwsConfig
 from sublet.runtime.providers.aws.instances import launch_request
+from sublet.runtime.providers.aws.offers import price_of
 from sublet.runtime.providers.aws.records import InstanceRecord
 
 __all__ = ["Finding", "aws_findings"]

@@ -13,7 +13,7 @@ from sublet.domain.offer import Market
 from sublet.domain.quantity import at_least, named, positive, whole
 from sublet.errors import BadInput, InvalidValue, MissingData
 from sublet.runtime.agent.dialing import address_from
-from sublet.runtime.agent.preload import PRELOAD
+from sublet.runtime.agent.nursery import PRELOAD
 from sublet.runtime.file_sync.contained import ENGINES
 
 __all__ = ["ANCHOR_USD_PER_H", "AwsConfig", "config_path", "read_config"]

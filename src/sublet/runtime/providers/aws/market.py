@@ -1,28 +1,60 @@
-"""The market of AWS: spot prices as they move, which of them to believe, and pools that had nothing for us lately."""
+"""The market of AWS: spot prices as they move, which of them to believe, and pools that had nothing for us lately.
+
+A price that jumps: a slip for one tick, a price once it has held. `market.hygiene` sets a price aside that is five
+times away from the one before. Some such moves are real, and nothing but time tells them from a slip: one that is asked
+again and again for ten minutes is what a node costs now.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from sublet.domain.events import PriceChanged, PriceDoubted
 from sublet.domain.money import Price
 from sublet.domain.offer import Market, Offer
 from sublet.errors import NoAccess
-from sublet.market.jumps import HELD_S, Jump, after_reading
+from sublet.market.hygiene import AGREEMENT, FAR_OUT
 from sublet.runtime.clock import Clock
 from sublet.runtime.providers.aws.calls import Calls, Refusal
 from sublet.runtime.providers.aws.offers import doubt, newest
 
 __all__ = ["Pools", "SpotPrices"]
 
+_HELD_S = 600.0  # ten readings of a price that is asked for every minute; nothing is rented on it meanwhile
 LONGEST_S = 1800.0  # a pool that is always refused is tried twice an hour
 STALE_S = (
     900.0  # that a price may be without being confirmed, before nothing is rented on it: fifteen readings in a row
 )
-
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Jump:
+    """A price far from the one before that is watched, and since when it is asked."""
+
+    usd_per_h: float
+    since_s: float
+
+
+def _after_reading(before_usd_per_h: float, usd_per_h: float, watched: _Jump | None, now_s: float) -> _Jump | None:
+    """The jump that is watched after this reading; None = it is believed: no jump, or one that has held.
+
+    A reading that does not agree with the watched one starts the time anew, so a price that jumps about is never
+    believed.
+
+    >>> jump = after_reading(0.3, 3.0, None, 0.0)
+    >>> after_reading(0.3, 3.1, jump, 599.0) == jump, after_reading(0.3, 3.1, jump, 600.0)
+    (True, None)
+    """
+    if before_usd_per_h / FAR_OUT < usd_per_h < before_usd_per_h * FAR_OUT:
+        return None
+    agrees = watched is not None and watched.usd_per_h / AGREEMENT < usd_per_h < watched.usd_per_h * AGREEMENT
+    if watched is None or not agrees:
+        return _Jump(usd_per_h=usd_per_h, since_s=now_s)
+    return None if now_s - watched.since_s >= _HELD_S else watched
 
 
 class Pools:
@@ -68,7 +100,7 @@ class SpotPrices:
         self._spot = [offer for offer in offers if offer.market is Market.SPOT]
         self._price: dict[str, Price] = {offer.id: offer.price for offer in offers}
         self._zones: dict[str, dict[str, str]] = {}  # region -> name -> id
-        self._jumps: dict[str, Jump] = {}  # by offer
+        self._jumps: dict[str, _Jump] = {}  # by offer
         self._charged: dict[str, Price] = {}  # offer -> a price that is not believed, and was told to be charged
         self._believed_s: dict[str, float] = {}  # offer -> when its price was last heard and believed
         self.doubts: dict[str, str] = {}
@@ -150,11 +182,11 @@ class SpotPrices:
     def _reason_to_doubt(self, offer: Offer, usd_per_h: float) -> str:
         """Why it is not believed yet; empty when it is."""
         before = self._price[offer.id].usd_per_h
-        jump = after_reading(before, usd_per_h, self._jumps.pop(offer.id, None), self._clock.now_s())
+        jump = _after_reading(before, usd_per_h, self._jumps.pop(offer.id, None), self._clock.now_s())
         if jump is None:
             return ""
         self._jumps[offer.id] = jump
-        held = f"believed if it holds for {HELD_S / 60:.0f} minutes"
+        held = f"believed if it holds for {_HELD_S / 60:.0f} minutes"
         return f"it jumped from USD {before:.4g} to {usd_per_h:.4g} per hour; {held}"
 
     async def _zone_ids(self, region: str) -> dict[str, str]:

@@ -7,19 +7,49 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 from sublet.errors import RentFailed
-from sublet.runtime.providers.local.forker import Forker, ForkerEnded
+from sublet.runtime.providers.local.lives import Lives
 from sublet.runtime.providers.local.records import NodeRecord, Records
 
-__all__ = ["Nodes"]
+__all__ = ["Forker", "ForkerEnded", "Nodes"]
 
 BIRTH_S = 10.0  # for an agent to say which process it is, after a crash in the middle of a rent
 BIRTH_LOOK_S = 0.002
 WRITE_AGAIN_S = 5.0  # after a write for which there was no room
-
 _log = logging.getLogger(__name__)
+
+
+class ForkerEnded(Exception):
+    """It died while it was asked; an agent may have been forked or not."""
+
+
+class Forker(Protocol):
+    """Starts agents on one machine, tells when they end, and ends them."""
+
+    @property
+    def lives(self) -> Lives:
+        """The agents that live there, of any controller."""
+
+    def start(self) -> None:
+        """Get ready, unless it is, without waiting for it."""
+
+    async def warm(self) -> None:
+        """Returns when a fork is as quick as it can be."""
+
+    async def fork(self, request: Mapping[str, Any], life: Path) -> None:
+        """A new agent, which holds `life` as long as it lives. Raises ForkerEnded, or OSError, as the machine does."""
+
+    def watch(self, pid: int, start: int, died: Callable[[], None]) -> Callable[[], None] | None:
+        """Call `died` when this agent ends; how to stop watching. None = it has ended already."""
+
+    async def kill(self, pid: int, start: int) -> bool:
+        """End every process of this agent's node; False = some are still there."""
+
+    async def stop(self) -> None:
+        """It is needed no longer; agents stay."""
 
 
 class Nodes:

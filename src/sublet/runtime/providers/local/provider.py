@@ -24,14 +24,12 @@ from sublet.errors import BadInput, InvalidValue, RentFailed, UnknownName
 from sublet.machine.files import FILES, Files
 from sublet.market.replay import Fall, MarketChange, ReplayedMarket
 from sublet.runtime.agent.devices import found_devices, least_used
-from sublet.runtime.agent.preload import PRELOAD
+from sublet.runtime.agent.nursery import PRELOAD
 from sublet.runtime.clock import Clock
-from sublet.runtime.providers.local.forker import Forker
-from sublet.runtime.providers.local.forking import TemplateForker
 from sublet.runtime.providers.local.market import Due, Happening, Replay, Strike
-from sublet.runtime.providers.local.nodes import Nodes
+from sublet.runtime.providers.local.nodes import Forker, Nodes
 from sublet.runtime.providers.local.records import NodeRecord, Records
-from sublet.runtime.providers.local.template import Template
+from sublet.runtime.providers.local.template import Template, TemplateForker
 from sublet.runtime.providers.protocol import AtWork, RentedNode, TellMarket
 
 __all__ = ["LocalProvider"]

@@ -1,4 +1,4 @@
-"""The provider's side of the template: start it, ask it for agents, start another when it dies."""
+"""The provider's side of the template: it is started and asked for agents, which are watched and ended."""
 
 from __future__ import annotations
 
@@ -8,17 +8,70 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sublet.runtime.agent import processes
 from sublet.runtime.agent.template import MOST_REQUEST
 from sublet.runtime.private import private_file
-from sublet.runtime.providers.local.forker import ForkerEnded
+from sublet.runtime.providers.local import lives
+from sublet.runtime.providers.local.nodes import ForkerEnded
 
-__all__ = ["Template"]
+__all__ = ["Template", "TemplateForker"]
 
 RUNS = ("WANDB_RUN_ID", "MLFLOW_RUN_ID")  # each names one run of one job: in the shell of `sublet up`, no job's
+
+
+class TemplateForker:
+    """A `Forker` over one warm process of this machine."""
+
+    def __init__(self, template: Template) -> None:
+        self.template = template
+
+    @property
+    def lives(self) -> lives.Lives:
+        """Which agents live here."""
+        return lives.LIVES
+
+    def start(self) -> None:
+        """Without waiting for what the template imports."""
+        if not self.template.pid:
+            self.template.start()
+
+    async def warm(self) -> None:
+        """Wait until the template has imported everything."""
+        await self.template.warm()
+
+    async def fork(self, request: Mapping[str, Any], life: Path) -> None:
+        """By the template; the life file is locked before it is asked."""
+        await self.template.fork(request, lives.new_life(life))
+
+    def watch(self, pid: int, start: int, died: Callable[[], None]) -> Callable[[], None] | None:
+        """The kernel tells when the process ends."""
+        try:
+            pidfd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return None
+        if not processes.alive(pid, start):
+            os.close(pidfd)
+            return None
+        loop = asyncio.get_running_loop()
+        loop.add_reader(pidfd, died)
+
+        def unwatch() -> None:
+            loop.remove_reader(pidfd)
+            os.close(pidfd)
+
+        return unwatch
+
+    async def kill(self, pid: int, start: int) -> bool:
+        """In a thread: it waits until none is left."""
+        return await asyncio.to_thread(processes.kill_instance, pid, start)
+
+    async def stop(self) -> None:
+        """The template ends; its agents stay."""
+        await self.template.stop()
 
 
 class Template:

@@ -11,12 +11,25 @@ from typing import Any
 from sublet.errors import StewardGone, SubletError
 from sublet.machine.wall import WALL, Wall
 from sublet.runtime.providers.ray.cluster import Cluster
-from sublet.runtime.providers.ray.records import RayClaim
 
-__all__ = ["Stewards"]
+__all__ = ["RayClaim", "Stewards"]
 
 START_S = 60.0  # for Ray to start one
 REST_S = 30.0  # before we try again on a node where it could not be started
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RayClaim:
+    """A Ray node that we hold, or have asked for (`pid` 0)."""
+
+    node_id: str
+    offer_id: str
+    token: str
+    ray_node: str
+    began_s: float  # cloud time
+    host: str = ""
+    port: int = 0  # of its life line
+    pid: int = 0  # of the agent, over there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

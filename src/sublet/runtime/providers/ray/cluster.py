@@ -11,8 +11,7 @@ from typing import Any
 
 from sublet.errors import BadInput
 from sublet.runtime.providers.ray.config import RayNode
-from sublet.runtime.providers.ray.errors import calling_ray, import_ray
-from sublet.runtime.providers.ray.private import free_resources, gcs_client
+from sublet.runtime.providers.ray.errors import calling_ray, free_resources, gcs_client, import_ray
 from sublet.runtime.providers.ray.steward import Steward
 
 __all__ = ["Cluster"]

@@ -20,17 +20,15 @@ from sublet.domain.offer import Offer
 from sublet.domain.quantity import positive
 from sublet.errors import InvalidValue, RentFailed, UnknownName
 from sublet.machine.files import FILES, Files
-from sublet.runtime.agent.preload import PRELOAD
+from sublet.runtime.agent.nursery import PRELOAD
 from sublet.runtime.clock import Clock
 from sublet.runtime.providers.local.provider import FIRST_LEASE_S, NODE_ID
 from sublet.runtime.providers.protocol import MarketNews, RentedNode, TellMarket
-from sublet.runtime.providers.ray.actors import Stewards
+from sublet.runtime.providers.ray.actors import RayClaim, Stewards
 from sublet.runtime.providers.ray.cluster import Cluster
 from sublet.runtime.providers.ray.config import NOTICE_S, NodeKind, RayNode, offer_from
-from sublet.runtime.providers.ray.records import RayClaim
 from sublet.runtime.providers.ray.steward import GONE
-from sublet.runtime.providers.ray.supply import Supply
-from sublet.runtime.providers.ray.waits import StewardWaits
+from sublet.runtime.providers.ray.supply import StewardWaits, Supply
 from sublet.runtime.providers.written import WrittenClaims
 
 __all__ = ["RayProvider"]

@@ -5,6 +5,10 @@
 It is detached, so that agents outlive a controller that crashes. Each process above dies with the one before it, so
 that nothing of ours outlives Ray on a machine; and a steward that holds nothing and hears nothing for a while ends
 itself. The reservation is a placement group that the steward makes, so Ray gives it back whenever the steward is gone.
+
+The warm process of a Ray node: as on one machine, but it and all agents end at once when the steward ends. When Ray's
+own processes on a machine die, Ray counts the machine as lost and may give it to others. Nothing of ours may train on
+there, so every process of ours is tied to the one that started it, up to the steward, which is Ray's.
 """
 
 from __future__ import annotations
@@ -14,6 +18,8 @@ import contextlib
 import inspect
 import os
 import shutil
+import socket
+import sys
 import tempfile
 import threading
 from collections import defaultdict
@@ -24,16 +30,17 @@ from typing import Any
 
 from sublet.errors import RentFailed
 from sublet.machine.wall import WALL
+from sublet.runtime.agent import processes
 from sublet.runtime.agent.host import network_env
-from sublet.runtime.providers.local.forking import TemplateForker
+from sublet.runtime.agent.template import serve
 from sublet.runtime.providers.local.nodes import Nodes
 from sublet.runtime.providers.local.records import NodeRecord, Records
-from sublet.runtime.providers.ray.errors import calling_ray, import_ray
-from sublet.runtime.providers.ray.private import free_resources
-from sublet.runtime.providers.ray.template import TiedTemplate
+from sublet.runtime.providers.local.template import Template, TemplateForker
+from sublet.runtime.providers.ray.errors import calling_ray, free_resources, import_ray
 
 __all__ = ["GONE", "Steward"]
 
+STEWARD = "SUBLET_STEWARD_PID"
 GONE = b"gone\n"  # the last word on a life line: the agent has ended
 RESERVE_S = 3.0  # for Ray to grant what we ask; it takes milliseconds unless others have it
 RETURN_S = 1.0  # for Ray to take back what we return
@@ -41,6 +48,37 @@ RETURN_LOOK_S = 0.02
 LOOK_S = 1.0  # between looks at whether anybody still wants us
 # Ray hides devices from an actor that has reserved none for itself; jobs need them.
 DEVICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+
+
+class _TiedTemplate(Template):
+    """A template that dies with this process, together with its agents."""
+
+    module = "sublet.runtime.providers.ray.steward"
+
+    def __init__(self, preload: Sequence[str], log: Path, env: Mapping[str, str]) -> None:
+        super().__init__(preload, log)
+        self.env = {**env, STEWARD: str(os.getpid())}
+
+
+def main() -> None:
+    """`python -m sublet.runtime.providers.ray.steward DESCRIPTOR MODULE...`, started by the steward."""
+    processes.rename("sublet-template")
+    processes.die_with_parent()
+    if os.getppid() != int(os.environ.pop(STEWARD)):
+        return  # it died before we could ask for that
+    me = os.getpid()
+
+    def tie() -> None:
+        if os.getppid() == me:  # an agent; what agents start sees to it by itself
+            processes.die_with_parent()
+
+    os.register_at_fork(after_in_child=tie)
+    with socket.socket(fileno=int(sys.argv[1])) as requests:
+        serve(requests, sys.argv[2:])
+
+
+if __name__ == "__main__":
+    main()
 
 
 class Steward:
@@ -52,7 +90,7 @@ class Steward:
         self._ray_node, self._host, self._idle_s = here, self._ray.util.get_node_ip_address(), idle_s
         self._folder = _own_folder(namespace, here)
         env = _environment(self._host)
-        self._template = TiedTemplate(preload, self._folder / "template.log", env)
+        self._template = _TiedTemplate(preload, self._folder / "template.log", env)
         self._nodes = Nodes(Records(self._folder / "nodes"), TemplateForker(self._template), self._on_death)
         self._groups: dict[str, Any] = {}  # node -> its placement group
         self._listeners: dict[str, set[asyncio.StreamWriter]] = defaultdict(set)

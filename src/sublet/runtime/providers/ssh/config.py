@@ -15,7 +15,7 @@ from sublet.domain.offer import Market, Offer
 from sublet.domain.quantity import at_least, named, positive, whole
 from sublet.errors import BadInput, InvalidValue, MissingData
 from sublet.runtime.agent.dialing import address_from, is_secure
-from sublet.runtime.agent.preload import PRELOAD
+from sublet.runtime.agent.nursery import PRELOAD
 
 __all__ = ["Host", "HostsConfig", "config_path", "offers_from", "read_config"]
 

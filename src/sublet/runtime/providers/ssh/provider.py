@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +24,25 @@ from sublet.runtime.providers.local.records import NodeRecord
 from sublet.runtime.providers.protocol import RentedNode, TellMarket
 from sublet.runtime.providers.ssh.config import Host, offers_from
 from sublet.runtime.providers.ssh.hostline import HostAway, HostLine, Way
-from sublet.runtime.providers.ssh.records import HostClaim
 from sublet.runtime.providers.written import WrittenClaims
 
 __all__ = ["SshProvider"]
 
 FIRST_S = 60.0  # that a start waits for machines that neither answer nor refuse
 AGAIN_S = 10.0  # wall, until a refused rent is worth another try
-
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _HostClaim:
+    """A machine that we hold, or have asked for (`pid` 0)."""
+
+    node_id: str
+    offer_id: str
+    token: str
+    host: str
+    began_s: float  # cloud time
+    pid: int = 0  # of the agent, over there
 
 
 class SshProvider:
@@ -53,9 +63,9 @@ class SshProvider:
     ) -> None:
         self._clock, self._request, self._gone_s, self._most = clock, dict(request), gone_s, most
         self._offers = offers_from(hosts, wind_down_s)
-        self._claims = WrittenClaims(state_dir.resolve() / "ssh-nodes", HostClaim, files=files)
+        self._claims = WrittenClaims(state_dir.resolve() / "ssh-nodes", _HostClaim, files=files)
         self._lines = {host.name: self._line(host, way) for host in hosts}
-        self._held: dict[str, HostClaim] = {}
+        self._held: dict[str, _HostClaim] = {}
         self._gone: set[str] = set()  # tokens of nodes that existed and do no more
         self._busy: dict[str, asyncio.Lock] = {}  # by node: one call about it at a time
         self._choosing: Counter[str] = Counter()  # machines that a rent under way tries
@@ -150,7 +160,7 @@ class SshProvider:
             raise RentFailed(offer_id, f"sold out: {self._most} can be held, {count} are")
         why = "no machine of this kind is free"
         for name in self._candidates(node_id, offer_id):
-            claim = HostClaim(node_id=node_id, offer_id=offer_id, token=token, host=name, began_s=self._clock.now_s())
+            claim = _HostClaim(node_id=node_id, offer_id=offer_id, token=token, host=name, began_s=self._clock.now_s())
             if (refused := await self._claim(claim)) is None:
                 return
             why = f"{name}: {refused}"
@@ -165,7 +175,7 @@ class SshProvider:
         free = (line for name, line in self._lines.items() if name not in taken and line.is_up)
         return [line.host.name for line in free if line.host.offer_id == offer_id]
 
-    async def _claim(self, claim: HostClaim) -> str | None:
+    async def _claim(self, claim: _HostClaim) -> str | None:
         """Why not, if not. If the machine went while it was asked, the claim is on record and the error goes up."""
         self._choosing[claim.host] += 1
         try:
@@ -195,7 +205,7 @@ class SshProvider:
         self._gone.add(claim.token)
         self._claims.remove(node_id)
 
-    def _keep(self, claim: HostClaim) -> None:
+    def _keep(self, claim: _HostClaim) -> None:
         self._claims.write(claim)
         self._held[claim.node_id] = claim
 
@@ -248,7 +258,7 @@ class SshProvider:
             self._lose(claim.node_id, name)
         self._tell_supply()
 
-    def _asked_for(self, node_id: str, name: str) -> HostClaim | None:
+    def _asked_for(self, node_id: str, name: str) -> _HostClaim | None:
         """A rent without an answer; it will be asked for again, or given back."""
         return next((c for c in self._claims.read() if c.node_id == node_id and c.host == name), None)
 

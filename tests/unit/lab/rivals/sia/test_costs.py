@@ -8,9 +8,9 @@ import pytest
 
 from sublet.domain.plan import JobState, Phase
 from sublet.domain.shape import Shape
-from sublet.planning.fitness import KEEP
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
+from sublet_lab.rivals.fitness import KEEP
 from sublet_lab.rivals.sia.choices import PAUSED_COST, _costs
 
 RATES = {("t", 1): 1.0, ("t", 2): 4.0, ("a", 1): 9.0, ("a", 2): 16.0}

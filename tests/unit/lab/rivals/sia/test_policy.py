@@ -16,10 +16,10 @@ from sublet.domain.shape import Shape
 from sublet.domain.timers import PlanAgain
 from sublet.errors import InvalidValue
 from sublet.perf.speedup import ConstantRate
-from sublet.planning.fitness import by_time_left
 from sublet.planning.widths import rate_at
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
+from sublet_lab.rivals.fitness import by_time_left
 from sublet_lab.rivals.sia.choices import best_choices, sia_widths
 from sublet_lab.rivals.sia.policy import Sia
 from tests.rigs.sizes import examples

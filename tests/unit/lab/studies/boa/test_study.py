@@ -8,9 +8,9 @@ import pytest
 from sublet.errors import MissingData
 from sublet_lab.studies.boa.cases import CASES, gpu_cloud, realised
 from sublet_lab.studies.boa.limits import quota, wrong_load
-from sublet_lab.studies.boa.purse import gamble, purse
 from sublet_lab.studies.boa.restarts import restarts
 from sublet_lab.studies.boa.theory import golden, theory
+from sublet_lab.studies.boa.total import gamble, purse
 
 
 def silent(_what):

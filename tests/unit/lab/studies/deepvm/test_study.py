@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from sublet.advise.deepvm.planner import ANCHORS, VIRTUAL, clusters
 from sublet.advise.frontier import Limits
 from sublet.advise.measured_models import sia_shelf
 from sublet.errors import MissingData
 from sublet_lab.studies.deepvm import advice as deepvm_advice
 from sublet_lab.studies.deepvm import sweep as deepvm_sweep
+from sublet_lab.studies.deepvm.planner import ANCHORS, VIRTUAL, clusters
 
 
 def test_the_published_clusters_are_found():

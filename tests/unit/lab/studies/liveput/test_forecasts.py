@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sublet.market.forecast.score import DEFAULT, PERSISTENCE, ForecastError
-from sublet.market.forecast.table import ErrorRow, readable_traces
+from sublet_lab.forecasting.score import DEFAULT, PERSISTENCE, ForecastError
+from sublet_lab.forecasting.table import ErrorRow, readable_traces
 from sublet_lab.studies.liveput.forecasts import _alike, _checks, forecast_checks
 
 

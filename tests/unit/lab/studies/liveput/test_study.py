@@ -6,7 +6,7 @@ import pytest
 
 from sublet import plugins
 from sublet.errors import MissingData
-from sublet.perf.spot_models import measured_job
+from sublet.perf.parcae import measured_job
 from sublet_lab.studies.liveput import money
 from sublet_lab.studies.liveput import study as liveput
 from sublet_lab.studies.liveput.study import CHECKPOINT, GOAL, IDEAL, PREDICT, TRUTH, part_of, run_policies

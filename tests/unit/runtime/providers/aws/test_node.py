@@ -26,9 +26,9 @@ from sublet.runtime.agent.metadata import Metadata
 from sublet.runtime.engines.local import LocalEngine
 from sublet.runtime.file_sync.own_code import Parcel, own_code
 from sublet.runtime.identity import certificates
-from sublet.runtime.providers.aws import userdata
+from sublet.runtime.providers.aws import instances
 from sublet.runtime.providers.aws.config import AwsConfig
-from sublet.runtime.providers.aws.userdata import user_data
+from sublet.runtime.providers.aws.instances import user_data
 from sublet.testing.rigs import Ears, LocalRig, until
 from sublet.wire.messages import Dismiss, Hello, Noticed
 from tests.rigs.secure_lines import TlsRig
@@ -340,7 +340,7 @@ def test_a_node_whose_controller_has_other_code_ends_at_once(booted, monkeypatch
         engine = rig.engine(lease_s=30.0)
         await engine.open(ears.hear)
         engine.expect("n1", "to'ken")
-        monkeypatch.setattr(userdata, "own_code", lambda: Parcel(b"", "0" * 64))
+        monkeypatch.setattr(instances, "own_code", lambda: Parcel(b"", "0" * 64))
         with pytest.raises(AssertionError):  # the script says so by its exit code
             await asyncio.to_thread(boot, a_node(rig.address), rig.authority.certificate)
         assert (await ended(shut_down)).startswith("shutdown -h now")

@@ -10,6 +10,7 @@ from sublet.domain.offer import Market
 from sublet.errors import BadInput, InvalidValue, MissingExtra
 from sublet.runtime.controller_api.assemble import controller_from
 from sublet.runtime.engines.ray import RayEngine
+from sublet.runtime.providers.ray.actors import RayClaim
 from sublet.runtime.providers.ray.config import (
     NodeKind,
     RayConfig,
@@ -21,7 +22,6 @@ from sublet.runtime.providers.ray.config import (
     offer_from,
     read_config,
 )
-from sublet.runtime.providers.ray.records import RayClaim
 from sublet.runtime.providers.written import WrittenClaims
 from sublet.runtime.settings import Settings
 

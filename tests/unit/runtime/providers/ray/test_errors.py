@@ -15,9 +15,8 @@ import pytest
 from sublet import errors
 from sublet.errors import NoAnswer, RentFailed, SubletError
 from sublet.runtime.providers.ray import cluster as ray_cluster
-from sublet.runtime.providers.ray.actors import Stewards
+from sublet.runtime.providers.ray.actors import RayClaim, Stewards
 from sublet.runtime.providers.ray.cluster import Cluster
-from sublet.runtime.providers.ray.records import RayClaim
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'sublet[ray]'")
 from ray import exceptions as raised  # noqa: E402 - after the check

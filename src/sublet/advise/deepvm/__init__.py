@@ -1,1 +1,0 @@
-"""DeepVM's planner as published, to compare with."""
