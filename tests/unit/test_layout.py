@@ -25,7 +25,6 @@ TO_BE_MENDED = {  # what is found and is not right: this list gets shorter, neve
     "sublet.train.grid.in_stages",
     "sublet.train.sessions.copies",
     "sublet.train.sessions.steps",
-    "sublet_lab.world.controllers",
     # constructors
     "sublet/runtime/agent/watching.py:Watch",
     "sublet/runtime/providers/aws/provider.py:AwsProvider",
