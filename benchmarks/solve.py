@@ -17,10 +17,10 @@ from scipy import sparse
 from scipy.optimize import linprog
 
 from sublet.solve.arrays import Floats
-from sublet.solve.curves import Curve, Curves, alike
+from sublet.solve.curves import Curves, alike
 from sublet.solve.phases import Phases, best_plans
-from sublet.solve.plan_book import best_for_budget, plan_book
-from sublet.solve.price import Frontier, frontier
+from sublet.solve.plan_book import plan_book
+from sublet.solve.price import frontier
 
 T = TypeVar("T")
 CONFIGS = 64
@@ -42,7 +42,7 @@ def main() -> None:
 def prices(name: str, tables: Callable[[int], tuple[Floats, Floats]], sizes: tuple[int, ...]) -> None:
     """One budget and all budgets, from tables and on prepared curves; goals: see the last line."""
     print(f"price of time, {CONFIGS} configurations, {name} (CPU ms)")
-    print("  classes  prepare  frontier  budget    plan  | new rate  new curve | from tables     LP")
+    print("  classes  prepare  frontier  budget    plan  | from tables     LP")
     for classes in sizes:
         time_IC, cost_IC = tables(classes)
         rate_I = np.random.default_rng(1).random(classes)
@@ -52,8 +52,6 @@ def prices(name: str, tables: Callable[[int], tuple[Floats, Floats]], sizes: tup
         budget = line.least + 0.1 * (line.most - line.least)
         found, at_ms = _ms(lambda line=line, budget=budget: line.at(budget), 50)
         _, plan_ms = _ms(lambda found=found: (found.poorer, found.richer), runs)
-        _, rate_ms = _ms(lambda line=line, budget=budget: line.with_class(3, rate=0.7).at(budget), 50)
-        _, curve_ms = _ms(lambda line=line, budget=budget: _new_curve(line).at(budget), 50)
         total_ms = prepare_ms + frontier_ms + at_ms + plan_ms
         lp = "       -"
         if classes <= LARGEST_LP:
@@ -61,10 +59,10 @@ def prices(name: str, tables: Callable[[int], tuple[Floats, Floats]], sizes: tup
             assert abs(jobs - found.jobs) <= 1e-6 * jobs
             lp = f"{lp_ms:8,.0f}"
         print(
-            f"  {classes:>7,} {prepare_ms:8.2f}  {frontier_ms:8.3f} {at_ms:7.4f} {plan_ms:7.3f}  | {rate_ms:8.3f} "
-            f"{curve_ms:10.3f} | {total_ms:11.2f} {lp}"
+            f"  {classes:>7,} {prepare_ms:8.2f}  {frontier_ms:8.3f} {at_ms:7.4f} {plan_ms:7.3f}  | "
+            f"{total_ms:11.2f} {lp}"
         )
-    print("  goals: frontier + budget 1 ms for 1,000 and 100 ms for 100,000; a change 0.1 ms; 160 from tables 50 ms\n")
+    print("  goals: frontier + budget 1 ms for 1,000 and 100 ms for 100,000; 160 from tables 50 ms\n")
 
 
 def grouped(classes: int) -> None:
@@ -85,23 +83,17 @@ def grouped(classes: int) -> None:
 def phases(sizes: tuple[int, ...]) -> None:
     """Plans through 100 phases with 8 configurations and restarts."""
     print("phases: 100 of them, 8 configurations, restart and start 50 s (CPU ms)")
-    print("  classes  one value of time  one budget  (values tried)  book of all plans  (plans)")
+    print("  classes  one value of time  book of all plans  (plans)")
     for classes in sizes:
         rng = np.random.default_rng(classes)
         parallel = np.sort(rng.uniform(0.2, 0.99, (classes, 100)), axis=1)[:, :, None]
         noise = np.exp(rng.normal(0.0, 0.05, (classes, 100, len(NODE_WIDTHS))))
         time_IEC = ((1 - parallel) + parallel / NODE_WIDTHS) * 100.0 * noise
         jobs = Phases.from_tables(time_IEC, np.tile(NODE_WIDTHS, (classes, 1)), restart=50.0, start=50.0)
-        rate_I = rng.random(classes)
         _, one_ms = _ms(lambda jobs=jobs: best_plans(jobs, 40.0), 5)
-        ends = best_for_budget(jobs, rate_I, np.inf)
-        budget = ends.least + 0.1 * (ends.most - ends.least)
-        found, search_ms = _ms(lambda jobs=jobs, r=rate_I, b=budget: best_for_budget(jobs, r, b), 3)
-        line = f"  {classes:>7,} {one_ms:18.2f} {search_ms:11.1f} {found.tried:>15}"
+        line = f"  {classes:>7,} {one_ms:18.2f}"
         if classes <= LARGEST_BOOK:
             book, book_ms = _ms(lambda jobs=jobs: plan_book(jobs), 1)
-            looked_up = frontier(book.curves, rate_I).at(budget)
-            assert abs(looked_up.jobs - found.jobs) <= 1e-9 * found.jobs
             line += f" {book_ms:18.1f} {len(book.curves.price_S) + classes:>8,}"
         print(line)
     print()
@@ -120,12 +112,6 @@ def _noisy(classes: int) -> tuple[Floats, Floats]:
     time_IC, cost_IC = _smooth(classes)
     noise = np.exp(np.random.default_rng(1).normal(0.0, 0.1, time_IC.shape))
     return time_IC * noise, cost_IC * noise
-
-
-def _new_curve(line: Frontier) -> Frontier:
-    width = np.arange(1.0, CONFIGS + 1)
-    time_C = 0.13 + 0.87 / width
-    return line.with_class(3, curve=Curve.from_table(time_C, width * time_C))
 
 
 def _lp(time_IC: Floats, cost_IC: Floats, rate_I: Floats, budget: float) -> float:

@@ -42,7 +42,6 @@ CALLED = {  # by whom -> what we define for it
     "transformers": "_inner_training_loop",
 }
 TO_BE_MENDED = {  # gets shorter, never longer
-    "at_value_of_time",
     "steps_in_epoch",
     "with_job",
     "work_left",

@@ -31,7 +31,7 @@ from sublet.train.checkpoint.restarted import Restarted
 from sublet.train.sessions import loop as sessions
 from sublet.wire.exits import EXIT_LEFT
 from sublet_lab.grid.control import Control
-from sublet_lab.trainers import Worker, World
+from sublet_lab.trainers import Forked, World
 from tests.rigs.docs_loops import BATCH, loops, numbers
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -213,7 +213,7 @@ class Disturbed:
             width = rng.choice([width for width in range(least, WIDEST + 1) if width != len(members)])
             self._order(rng.sample(members, min(width, len(members))), width)
 
-    def _order(self, staying: list[Worker], width: int) -> None:
+    def _order(self, staying: list[Forked], width: int) -> None:
         """These, and others until there are so many."""
         new = self.world.start(width - len(staying))
         self._until(lambda: all(each.ready for each in new), "ready")

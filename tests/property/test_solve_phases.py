@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from sublet.solve.phases import NOT_STARTED, Phases, best_plans
-from sublet.solve.plan_book import best_for_budget, plan_book
+from sublet.solve.plan_book import plan_book
 from sublet.solve.price import frontier
+from tests.rigs.plan_search import best_for_budget
 
 TINY = 1e-300  # a value of time of 0 buys without bound
 amounts = st.one_of(st.integers(0, 6).map(float), st.floats(1e-2, 1e2))

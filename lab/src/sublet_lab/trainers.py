@@ -23,12 +23,12 @@ from sublet.wire.grids import SHARDS
 from sublet.wire.lines import LineBuffer, to_line
 from sublet.wire.messages import Broke, Finished, Joined, Leading, Leave, Meet, Ready, Regroup, Stepped, ToWorker
 
-__all__ = ["Worker", "World"]
+__all__ = ["Forked", "World"]
 
 LATEST_S = 120.0  # any single wait in a scenario
 
 
-class Worker:
+class Forked:
     """A forked process and our end of its line."""
 
     def __init__(self, name: str, pid: int, connection: socket.socket) -> None:
@@ -52,19 +52,19 @@ class World:
         self.micro_batch = self.batch = 0  # that all orders carry; 0 = none
         self.keep = 0  # workers that hold each range of the optimizer's state; 0 = everybody holds all of it
         self.forgives = False  # a group that says it broke while all are there is told to regroup: one was late
-        self.workers: list[Worker] = []
-        self.members: list[Worker] = []
+        self.workers: list[Forked] = []
+        self.members: list[Forked] = []
         self.told_to_leave: set[str] = set()
         self.messages: list[tuple[float, str, object]] = []
         self._selector = selectors.DefaultSelector()
 
     # ---------------------------------------------------------------------------------- orders
 
-    def start(self, count: int) -> list[Worker]:
+    def start(self, count: int) -> list[Forked]:
         """Fork so many more."""
         return [self._fork() for _ in range(count)]
 
-    def regroup(self, members: list[Worker], *, broken: bool = False, save: bool = False) -> float:
+    def regroup(self, members: list[Forked], *, broken: bool = False, save: bool = False) -> float:
         """Order the members into a new generation and all others out; when it was said."""
         self.generation += 1
         leavers = [worker for worker in self.members if worker not in members and worker.code is None]
@@ -88,7 +88,7 @@ class World:
             worker.say(Leave(worker_id=worker.name, generation=self.generation, broken=broken, save=save))
         return said_s
 
-    def kill(self, worker: Worker, number: int = signal.SIGKILL) -> None:
+    def kill(self, worker: Forked, number: int = signal.SIGKILL) -> None:
         """A signal, unless it has ended."""
         if worker.code is None:
             os.kill(worker.pid, number)
@@ -116,7 +116,7 @@ class World:
         ends_s = time.monotonic() + seconds
         self.until(lambda: time.monotonic() >= ends_s or self.finished, "time")
 
-    def until_ready(self, workers: list[Worker]) -> None:
+    def until_ready(self, workers: list[Forked]) -> None:
         """Until each waits for a group, or has ended."""
         self.until(lambda: all(worker.ready or worker.code is not None for worker in workers), "ready")
 
@@ -168,7 +168,7 @@ class World:
         """Exit codes by worker."""
         return {worker.name: worker.code for worker in self.workers}
 
-    def _fork(self) -> Worker:
+    def _fork(self) -> Forked:
         name = f"w{len(self.workers)}"
         ours, theirs = socket.socketpair()
         pid = os.fork()
@@ -194,7 +194,7 @@ class World:
                 sys.stderr.flush()
                 os._exit(code)
         theirs.close()
-        worker = Worker(name, pid, ours)
+        worker = Forked(name, pid, ours)
         self._selector.register(ours, selectors.EVENT_READ, worker)
         self.workers.append(worker)
         return worker
@@ -213,7 +213,7 @@ class World:
             for message in worker.lines.feed(data):
                 self._hear(worker, message)
 
-    def _hear(self, worker: Worker, message: object) -> None:
+    def _hear(self, worker: Forked, message: object) -> None:
         now_s = time.monotonic()
         worker.heard.append((now_s, message))
         self.messages.append((now_s, worker.name, message))
@@ -226,7 +226,7 @@ class World:
                 place = Meet(worker_id=member.name, generation=message.generation, host=message.host, port=message.port)
                 member.say(place)
 
-    def _reap(self) -> list[Worker]:
+    def _reap(self) -> list[Forked]:
         """Members that have ended without having been told to."""
         found = []
         for worker in self.workers:

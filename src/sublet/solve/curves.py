@@ -10,7 +10,6 @@ new arrival rates, and any budget, cost no sort.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,11 +49,6 @@ class Curve:
             price=hulls.price_V[of] / weight,
             weight=weight,
         )
-
-    def weighing(self, weight: float) -> Curve:
-        """The same with another weight."""
-        price = self.price * (self.weight / _weights(weight, 1)[0])
-        return Curve(config=self.config, time=self.time, cost=self.cost, price=price, weight=weight)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -121,27 +115,6 @@ class Curves:
         last_V = bought_V.copy()
         last_V[:-1] &= ~(bought_V[1:] & (self.price_V[1:] > -np.inf))
         return self.hulls.config_V[last_V]
-
-    def with_curves(self, changed: Mapping[int, Curve]) -> Curves:
-        """The same with some classes replaced. Cost: O(V log V)."""
-        if not changed:
-            return self
-        pieces: list[Curve] = []
-        hulls, weight_I, begin = self.hulls, self.weight_I.copy(), 0
-        count_I = np.diff(hulls.start)
-        for index in sorted(changed):
-            pieces += [Curve.from_hull(hulls, slice(begin, int(hulls.start[index])), 1.0), changed[index].weighing(1.0)]
-            weight_I[index], count_I[index] = changed[index].weight, len(changed[index].config)
-            begin = int(hulls.start[index + 1])
-        pieces.append(Curve.from_hull(hulls, slice(begin, None), 1.0))
-        merged = Hulls(
-            start=np.concatenate(([0], np.cumsum(count_I))),
-            config_V=np.concatenate([piece.config for piece in pieces]),
-            time_V=np.concatenate([piece.time for piece in pieces]),
-            cost_V=np.concatenate([piece.cost for piece in pieces]),
-            price_V=np.concatenate([piece.price for piece in pieces]),
-        )
-        return Curves.from_hulls(merged, weight_I)
 
 
 def alike(time_IC: npt.ArrayLike, cost_IC: npt.ArrayLike, weight_I: npt.ArrayLike | None = None) -> tuple[Ints, Ints]:

@@ -27,7 +27,7 @@ from sublet.errors import InvalidValue
 from sublet.solve.arrays import Bools, Floats, Ints
 from sublet.solve.coefficients import binomials, bounded_powers, choose, last_coefficients, times
 
-__all__ = ["ExpectedMoves", "Loss", "expected_liveput", "expected_moves", "keeps"]
+__all__ = ["ExpectedMoves", "Loss", "expected_moves", "keeps"]
 
 
 SEVERAL = 2  # one stage without replicas is restored no later than it would be sent
@@ -112,24 +112,6 @@ def keeps(wide_C: npt.ArrayLike, deep_C: npt.ArrayLike, *, loss: Loss) -> Floats
     row_C, least_R = np.nonzero(np.arange(1, most + 1) <= wide_C[:, None])
     chance_CD[row_C, least_R] = _all_keep(loss, loss.hit(wide_C[row_C]), wide_C[row_C] - least_R - 1, deep_C[row_C])
     return chance_CD
-
-
-def expected_liveput(rate_by_wide: Sequence[npt.ArrayLike], deep_C: npt.ArrayLike, losses: Sequence[Loss]) -> Floats:
-    """Expected speed after the losses if stages re-pair at once; row c of `rate_by_wide` has speeds of 1, 2 ... wide.
-
-    Precondition: as for `keeps`, for every loss of the mixture. Cost: that of `keeps`.
-
-    >>> expected_liveput([[3.0, 5.0]], [2], [Loss(instances=4, lost=1)]).tolist()
-    [3.0]
-    """
-    wide_C = np.array([len(np.asarray(rates)) for rates in rate_by_wide], dtype=np.intp)
-    step_CD = np.zeros((len(wide_C), int(wide_C.max(initial=0))))
-    for index, rates in enumerate(rate_by_wide):
-        step_CD[index, : wide_C[index]] = np.diff(np.asarray(rates, dtype=np.float64), prepend=0.0)
-    live_C = np.zeros(len(wide_C))
-    for loss in losses:
-        live_C += loss.chance * (step_CD * keeps(wide_C, deep_C, loss=loss)).sum(axis=1)
-    return live_C
 
 
 def expected_moves(moves: ExpectedMoves, losses: Sequence[Loss], *, from_C: Bools | None = None) -> Floats:

@@ -15,9 +15,7 @@ minimises v x weight x time + cost. A budget between two such plans is met exact
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -25,73 +23,12 @@ import numpy.typing as npt
 
 from sublet.errors import Infeasible, InvalidValue
 from sublet.solve.arrays import Floats, Ints
-from sublet.solve.curves import Curve, Curves
+from sublet.solve.curves import Curves
 
-__all__ = ["NOTHING", "Change", "Changes", "Frontier", "Solution", "changes_of", "frontier"]
+__all__ = ["Frontier", "Solution", "frontier"]
 
 # I classes, S steps of all hulls in order of price; S1: S + 1 sums, of which item n is after the first n steps
 ROUNDING = 1e-12  # a budget this much under the least, relatively, is the least computed in another order
-FEW_CHANGES = 1_024  # steps; so many beside a frontier, or 4 sqrt(S) if more, cost less than computing it anew
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Change:
-    """One class as it is now, and the steps by which it differs from what it was."""
-
-    curve: Curve
-    replaced: bool  # whether the curve is another one than before
-    rate: float
-    price_D: Floats
-    spend_D: Floats
-    jobs_D: Floats
-    spend: float  # difference of the cheapest configuration
-    jobs: float
-
-    @classmethod
-    def between(cls, old: Curve, old_rate: float, curve: Curve | None, new_rate: float) -> Change:
-        """The change from the old to the new; no curve means the old one."""
-        new = curve or old
-        was, weight = old_rate * old.weight, new_rate * new.weight
-        return cls(
-            curve=new,
-            replaced=curve is not None,
-            rate=new_rate,
-            price_D=np.concatenate((old.price[1:], new.price[1:])),
-            spend_D=np.concatenate(((-old_rate) * _steps(old.cost), new_rate * _steps(new.cost))),
-            jobs_D=np.concatenate((-was * _steps(old.time), weight * _steps(new.time))),
-            spend=(new_rate * new.cost[0] - old_rate * old.cost[0]).item(),
-            jobs=(weight * new.time[0] - was * old.time[0]).item(),
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Changes:
-    """All changed classes together. Item j of the sums is the difference after the first j of the sorted steps."""
-
-    of: Mapping[int, Change] = field(default_factory=dict)
-    price_D: Floats = field(default_factory=lambda: np.zeros(0))
-    spend_D1: Floats = field(default_factory=lambda: np.zeros(1))
-    jobs_D1: Floats = field(default_factory=lambda: np.zeros(1))
-
-    def __len__(self) -> int:
-        return len(self.price_D)
-
-
-NOTHING = Changes()
-
-
-def changes_of(of: Mapping[int, Change]) -> Changes:
-    """Sort the steps of all changes by price and add them up. Cost: O(D log D)."""
-    price_D = np.concatenate([change.price_D for change in of.values()])
-    order_D = np.argsort(price_D, kind="stable")
-    spend = [change.spend_D for change in of.values()]
-    jobs = [change.jobs_D for change in of.values()]
-    return Changes(
-        of=of,
-        price_D=price_D[order_D],
-        spend_D1=_sums(sum(change.spend for change in of.values()), np.concatenate(spend)[order_D]),
-        jobs_D1=_sums(sum(change.jobs for change in of.values()), np.concatenate(jobs)[order_D]),
-    )
 
 
 def frontier(curves: Curves, rate_I: npt.ArrayLike) -> Frontier:
@@ -157,7 +94,7 @@ class Solution:
 
     def choice(self, index: int) -> tuple[int, int]:
         """The poorer and the richer configuration of one class. Cost: O(log C)."""
-        curve = self.frontier.curve(index)
+        curve = self.frontier.curves.curve(index)
         richer = int(np.searchsorted(curve.price, self.value_of_time, "right"))
         poorer = int(np.searchsorted(curve.price, self.value_of_time, "left")) if self.binding else richer
         return int(curve.config[poorer - 1]), int(curve.config[richer - 1])
@@ -171,7 +108,6 @@ class Frontier:
     rate_I: Floats
     spend_S1: Floats
     jobs_S1: Floats
-    changes: Changes = field(default=NOTHING)
 
     def __repr__(self) -> str:
         return f"Frontier(classes={len(self.curves)}, least={self.least:g}, most={self.most:g})"
@@ -179,15 +115,15 @@ class Frontier:
     @property
     def least(self) -> float:
         """The smallest budget that can be met: every class on its cheapest configuration."""
-        return float(self.spend_S1[0] + self.changes.spend_D1[0])
+        return float(self.spend_S1[0])
 
     @property
     def most(self) -> float:
         """The budget beyond which nothing improves: every class on its fastest configuration."""
-        return float(self.spend_S1[-1] + self.changes.spend_D1[-1])
+        return float(self.spend_S1[-1])
 
     def at(self, budget: float) -> Solution:
-        """The best for this budget; `Infeasible` if it is under `least`. Cost: O(log S log D) after D changed steps."""
+        """The best for this budget; `Infeasible` if it is under `least`. Cost: O(log S)."""
         if math.isnan(budget):
             raise InvalidValue("budget", budget, "a number")
         if budget < self.least * (1 - ROUNDING):
@@ -215,103 +151,27 @@ class Frontier:
             jobs=poor_jobs + share * (rich_jobs - poor_jobs),
         )
 
-    def at_value_of_time(self, value_of_time: float) -> Solution:
-        """The plan and its cost when a weighted unit of time is worth this; the faster of two equals."""
-        if not value_of_time >= 0:
-            raise InvalidValue("value_of_time", value_of_time, "0 or more")
-        spend, jobs = self._sums(value_of_time, "right")
-        return Solution(frontier=self, budget=spend, value_of_time=value_of_time, share=1.0, spend=spend, jobs=jobs)
-
     def points(self) -> tuple[Floats, Floats, Floats]:
         """The corners for a plot: spend, jobs, and the value of time beyond which each is the best (0 at the first).
 
-        Cost: O(S), and a rebuild after changes. Between corners the frontier is straight.
+        Cost: O(S). Between corners the frontier is straight.
         """
-        whole = self._rebuilt() if len(self.changes.of) else self
-        price_S = whole.curves.price_S
+        price_S = self.curves.price_S
         corner_S1 = np.concatenate(([0], np.flatnonzero(np.diff(price_S, append=np.inf)) + 1))
-        corner_S1 = corner_S1[np.diff(whole.spend_S1[corner_S1], prepend=-np.inf) > 0]
+        corner_S1 = corner_S1[np.diff(self.spend_S1[corner_S1], prepend=-np.inf) > 0]
         value = np.concatenate(([0.0], price_S))[corner_S1]
-        return whole.spend_S1[corner_S1], whole.jobs_S1[corner_S1], value
-
-    def with_class(self, index: int, *, rate: float | None = None, curve: Curve | None = None) -> Frontier:
-        """The same with one class changed; this one stays as it is.
-
-        Cost: O(D log D) for the D steps of the classes changed so far; when they are many, O(V log V) once.
-        """
-        if not 0 <= index < len(self.curves):
-            raise InvalidValue("index", index, f"a class, 0 to {len(self.curves) - 1}")
-        if rate is not None and not 0 <= rate < math.inf:
-            raise InvalidValue("rate", rate, "finite, 0 or more")
-        now = self.changes.of.get(index)
-        rate = rate if rate is not None else now.rate if now else self.rate_I[index].item()
-        before = self.curves.curve(index)
-        if curve is None and now is not None and now.replaced:
-            curve = now.curve
-        change = Change.between(before, self.rate_I[index].item(), curve, rate)
-        changed = Frontier(
-            curves=self.curves,
-            rate_I=self.rate_I,
-            spend_S1=self.spend_S1,
-            jobs_S1=self.jobs_S1,
-            changes=changes_of({**self.changes.of, index: change}),
-        )
-        few = max(FEW_CHANGES, 4 * math.isqrt(len(self.curves.price_S)))
-        return changed if len(changed.changes) <= few else changed._rebuilt()
-
-    def curve(self, index: int) -> Curve:
-        """One class as it is now."""
-        change = self.changes.of.get(index)
-        return change.curve if change else self.curves.curve(index)
+        return self.spend_S1[corner_S1], self.jobs_S1[corner_S1], value
 
     def configs(self, value_of_time: float, *, richer: bool) -> Ints:
         """A configuration per class at this value of time; `richer` decides where two are equally good."""
-        richer = richer or value_of_time == math.inf
-        config_I = self.curves.configs(value_of_time, richer=richer)
-        side: Literal["left", "right"] = "right" if richer else "left"
-        for index, change in self.changes.of.items():
-            at = np.searchsorted(change.curve.price, value_of_time, side)
-            config_I[index] = change.curve.config[at - 1]
-        return config_I
+        return self.curves.configs(value_of_time, richer=richer or value_of_time == math.inf)
 
     def _critical(self, budget: float) -> float:
         """The lowest price at which all steps bought together exceed the budget."""
-        changes = self.changes
-        beyond = bisect_right(changes.price_D, budget, key=lambda price: self._sums(price, "right")[0])
-        # Up to the next changed step the difference is constant, so that the search goes on in the unchanged sums; it
-        # must not fall behind the last changed step, as it could by a rounding error where the sums stand still.
-        at = int(self.spend_S1[1:].searchsorted(budget - changes.spend_D1[beyond], "right"))
-        if beyond:
-            at = max(at, int(self.curves.price_S.searchsorted(changes.price_D[beyond - 1], "right")))
-        unchanged = float(self.curves.price_S[at]) if at < len(self.curves.price_S) else math.inf
-        return min(unchanged, float(changes.price_D[beyond])) if beyond < len(changes) else unchanged
+        at = int(self.spend_S1[1:].searchsorted(budget, "right"))
+        return float(self.curves.price_S[at]) if at < len(self.curves.price_S) else math.inf
 
     def _sums(self, value_of_time: float, side: Literal["left", "right"]) -> tuple[float, float]:
         """Spend and jobs when all steps under this price are bought (left), or those at this price too (right)."""
         at = self.curves.price_S.searchsorted(value_of_time, side)
-        beside = self.changes.price_D.searchsorted(value_of_time, side)
-        spend = self.spend_S1[at] + self.changes.spend_D1[beside]
-        jobs = self.jobs_S1[at] + self.changes.jobs_D1[beside]
-        return spend.item(), jobs.item()
-
-    def _rebuilt(self) -> Frontier:
-        """The same with nothing kept beside it."""
-        rate_I = self.rate_I.copy()
-        for index, change in self.changes.of.items():
-            rate_I[index] = change.rate
-        replaced = {index: change.curve for index, change in self.changes.of.items() if change.replaced}
-        return frontier(self.curves.with_curves(replaced), rate_I)
-
-
-# D steps that differ: the old ones of the changed classes with their amounts negative, and the new ones
-
-
-def _sums(first: float, then_D: Floats) -> Floats:
-    sums_D1 = np.empty(len(then_D) + 1)
-    sums_D1[0] = first
-    sums_D1[1:] = then_D
-    return np.cumsum(sums_D1, out=sums_D1)
-
-
-def _steps(at_vertices: Floats) -> Floats:
-    return at_vertices[1:] - at_vertices[:-1]
+        return self.spend_S1[at].item(), self.jobs_S1[at].item()

@@ -11,7 +11,7 @@ import pytest
 import torch
 from obstore.store import MemoryStore
 
-from sublet.cli.work import taking_along as copying
+from sublet.cli.work import copying
 from sublet.machine.files import FILES
 from sublet.machine.remote import RemoteObjects
 from sublet.runtime.agent.disk import DISK

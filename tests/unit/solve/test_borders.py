@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from sublet.errors import InvalidValue
-from sublet.solve import plan_book
 from sublet.solve.curves import Curve, alike, lower_left
 from sublet.solve.mip.moves import _most_loss, allows, lowest_bound, total
-from sublet.solve.phases import Phases, best_plans
-from sublet.solve.plan_book import best_for_budget
+from sublet.solve.phases import Phases
+from sublet.solve.plan_book import plan_book
+from sublet.solve.price import frontier
 from tests.rigs.coupled import by_use
 
 
@@ -31,22 +31,8 @@ def test_the_first_entry_below_nothing_is_named_and_not_what_is_nothing_or_littl
 def test_the_value_of_time_of_phases_is_that_of_the_step_which_the_budget_reaches(cost, value):
     """From 4 hours for 1 to 2 hours for `cost`, and half of that is there."""
     jobs = Phases.from_tables([[[4.0, 2.0]]], [[0.25, cost / 2.0]])
-    found = best_for_budget(jobs, [1.0], (1.0 + cost) / 2.0)
+    found = frontier(plan_book(jobs).curves, [1.0]).at((1.0 + cost) / 2.0)
     assert found.value_of_time == (value or math.inf)  # who pays no more for the faster one has it
-
-
-def test_every_value_of_time_that_is_tried_is_counted(monkeypatch):
-    rng, counts = np.random.default_rng(4), set()
-    for _ in range(20):
-        jobs = Phases.from_tables(rng.uniform(1.0, 9.0, (3, 3, 4)), rng.uniform(1.0, 9.0, (3, 4)), restart=0.3)
-        tried = []
-        monkeypatch.setattr(plan_book, "best_plans", lambda *asked, of=tried: of.append(1) or best_plans(*asked))
-        ends = best_for_budget(jobs, np.ones(3), math.inf)
-        assert (ends.tried, len(tried)) == (2, 2)
-        found = best_for_budget(jobs, np.ones(3), ends.least + 0.6 * (ends.most - ends.least))
-        assert found.tried == len(tried) - 2
-        counts.add(found.tried)
-    assert len(counts) > 2
 
 
 # ---------------------------------------------------------------------- tables that look alike
@@ -84,7 +70,6 @@ def test_two_tables_with_one_fingerprint_are_kept_apart():
 def test_a_curve_weighs_what_it_is_told():
     curve = Curve.from_table([4.0, 2.0], [1.0, 2.0], 0.5)
     assert (curve.price.tolist(), curve.weight) == ([-math.inf, 1.0], 0.5)
-    assert curve.weighing(0.25).price.tolist() == [-math.inf, 2.0]
 
 
 # ---------------------------------------------------------------------- how much is tried

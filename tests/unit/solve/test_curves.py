@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sublet.errors import InvalidValue
-from sublet.solve.curves import Curve, Curves, alike
+from sublet.solve.curves import Curves, alike
 
 TIME = [[1.0, 0.5, 0.25], [1.0, 0.4, np.inf]]
 COST = [[1.0, 2.0, 4.0], [1.0, 1.9, np.inf]]
@@ -38,34 +38,6 @@ def test_each_class_takes_what_it_buys_at_a_value_of_time(value, poorer, richer)
     curves = Curves.from_tables(TIME, COST)
     assert curves.configs(value, richer=False).tolist() == poorer
     assert curves.configs(value, richer=True).tolist() == richer
-
-
-@pytest.mark.parametrize("changed", [[0], [1], [2], [0, 2], [0, 1, 2]])
-def test_classes_that_are_replaced_are_as_if_they_had_been_there(changed):
-    rng = np.random.default_rng(11)
-    time, cost, weight = rng.uniform(1, 9, (3, 4)), rng.uniform(1, 9, (3, 4)), rng.uniform(1, 3, 3)
-    new_time, new_cost, new_weight = time.copy(), cost.copy(), weight.copy()
-    for index in changed:
-        new_time[index], new_cost[index] = rng.uniform(1, 9, 4), rng.uniform(1, 9, 4)
-        new_weight[index] = rng.uniform(1, 3)
-    others = {index: Curve.from_table(new_time[index], new_cost[index], new_weight[index]) for index in changed}
-    found = Curves.from_tables(time, cost, weight).with_curves(others)
-    right = Curves.from_tables(new_time, new_cost, new_weight)
-    for name in ("price_S", "cost_S", "time_S", "weight_I"):
-        assert getattr(found, name).tolist() == pytest.approx(getattr(right, name).tolist())
-    assert found.class_S.tolist() == right.class_S.tolist()
-    assert found.hulls.config_V.tolist() == right.hulls.config_V.tolist()
-    assert found.hulls.start.tolist() == right.hulls.start.tolist()
-    same = Curves.from_tables(time, cost, weight)
-    assert same.with_curves({}) is same
-
-
-def test_a_curve_of_another_weight_has_other_prices_and_nothing_else():
-    curve = Curve.from_table(TIME[0], COST[0], 2.0)
-    assert curve.price.tolist() == [-np.inf, 1.0, 4.0]
-    other = curve.weighing(8.0)
-    assert (other.price.tolist(), other.weight) == ([-np.inf, 0.25, 1.0], 8.0)
-    assert (other.config.tolist(), other.time.tolist(), other.cost.tolist()) == ([0, 1, 2], TIME[0], COST[0])
 
 
 def test_classes_of_one_table_and_one_weight_are_alike():

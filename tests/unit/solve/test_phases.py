@@ -8,8 +8,9 @@ import pytest
 from sublet.errors import Infeasible, InvalidValue
 from sublet.solve.curves import Curves
 from sublet.solve.phases import Phases, best_plans
-from sublet.solve.plan_book import best_for_budget, plan_book
+from sublet.solve.plan_book import plan_book
 from sublet.solve.price import frontier
+from tests.rigs.plan_search import best_for_budget
 
 WIDTH = np.array([1.0, 2.0, 4.0, 8.0, 16.0])
 

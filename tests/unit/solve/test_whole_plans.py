@@ -11,8 +11,9 @@ import pytest
 
 from sublet.solve.lookahead import Ahead, best_path
 from sublet.solve.phases import NOT_STARTED, Phases, best_plans
-from sublet.solve.plan_book import best_for_budget, plan_book
+from sublet.solve.plan_book import plan_book
 from sublet.solve.price import frontier
+from tests.rigs.plan_search import best_for_budget
 
 # H steps, C configurations; I classes, E phases
 

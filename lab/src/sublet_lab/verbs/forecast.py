@@ -37,9 +37,10 @@ def forecast(
     output: opt.OutputOption = opt.Output.TABLE,
     json: opt.Json = False,
 ) -> None:
-    """How far every forecaster is off on a trace, minute by minute, and whether the default is worth its name.
+    """With sublet-lab: how far every forecaster is off on a trace.
 
-    All forecast at the same moments, and know nothing of what comes after.
+    Minute by minute, and whether the default is worth its name. All forecast at the same moments, and know nothing
+    of what comes after.
     """
     from sublet.errors import InvalidValue
     from sublet.market.traces import load_trace

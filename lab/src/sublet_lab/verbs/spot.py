@@ -92,7 +92,10 @@ def spot(  # noqa: PLR0913 - one argument per option
     json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
-    """Samples, dollars, migrations and suspended time of one large job on preemptible instances, policy by policy."""
+    """With sublet-lab: one large job on a record of a spot market, policy by policy.
+
+    Samples, dollars, migrations and suspended time are told of each.
+    """
     from sublet.market.traces import load_trace
     from sublet.sim.report.folder import prepare_folder
     from sublet_lab.rides import runs as work

@@ -11,19 +11,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sublet.runtime.agent.agent import AgentFacts
 from sublet_lab.world import faults
 from sublet_lab.world.cloud import Cloud, Node
-from sublet_lab.world.clouds import cloud_of
-from sublet_lab.world.controllers import ADDRESS, Complaints, Controllers
+from sublet_lab.world.controllers import Complaints, Controllers
 from sublet_lab.world.disk import Disk
 from sublet_lab.world.endings import count_ends
 from sublet_lab.world.heap import Livelock, World
 from sublet_lab.world.laws import Broken, Laws
 from sublet_lab.world.machine import trip_wired
-from sublet_lab.world.metadata import SERVICE
 from sublet_lab.world.network import Network
 from sublet_lab.world.node import Site, WorldNode
+from sublet_lab.world.offered import agent_facts, cloud_of
 from sublet_lab.world.records import count_kept, digest_of, history_of
 from sublet_lab.world.stage import Stage
 from sublet_lab.world.story import Story
@@ -114,19 +112,8 @@ class Life:
         faults.schedule(self.stage)
 
     def _boot(self, node_id: str, token: str, boot_s: float, gone: Callable[[], None]) -> Node:
-        facts = AgentFacts(
-            node_id=node_id,
-            token=token,
-            address=ADDRESS,
-            notice_file=f"/notices/{node_id}",
-            gpus=tuple(map(str, range(self.story.gpus_per_node))),
-            lease_s=self.story.lease_s + 30.0,
-            boot_s=boot_s,
-            metadata_url=SERVICE if self.story.told_inside else "",
-            lease_file=f"/run/{node_id}.lease",
-        )
-        node = WorldNode(self.site, facts, lambda: self._agent_gone(node_id, gone))
-        return node
+        facts = agent_facts(self.story, node_id, token, boot_s)
+        return WorldNode(self.site, facts, lambda: self._agent_gone(node_id, gone))
 
     def _agent_gone(self, node_id: str, gone: Callable[[], None]) -> None:
         for instance in self.cloud.alive():

@@ -1,4 +1,4 @@
-"""What the controllers of a life wrote: its history, a digest of all, and whether something was put away."""
+"""All that the controllers of a life wrote: its history, a digest, and whether something was put away."""
 
 from __future__ import annotations
 

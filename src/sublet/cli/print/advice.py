@@ -33,7 +33,6 @@ def print_advice(
     errors: Sequence[KindError],
     *,
     explain: bool,
-    by_kernel: bool = False,
 ) -> None:
     """Cost and time of each, the spread of both, and notes."""
     best = advice.best
@@ -62,7 +61,7 @@ def print_advice(
     )
     notes = [
         legend,
-        *caveats(ask, shown, errors, by_kernel=by_kernel),
+        *caveats(ask, shown, errors),
         _describe_checkpoints(best),
         f"in the way: {_binding(advice)}",
         *advice.changes,
@@ -104,16 +103,13 @@ def _number(value: float) -> str:
     return f"{value:,.2f}" if value < float("inf") else "never"
 
 
-def caveats(
-    ask: Ask, shown: Mapping[ClusterChoice, ReplayedWindows], errors: Sequence[KindError], *, by_kernel: bool = False
-) -> list[str]:
+def caveats(ask: Ask, shown: Mapping[ClusterChoice, ReplayedWindows], errors: Sequence[KindError]) -> list[str]:
     """How the quantiles come about, and how far predicted speeds are off."""
     from sublet.advise.error import error_note
 
     windows = next(iter(shown.values())).windows
     traced = any(found.traces for found in shown.values())
-    how = "met by the kernel in the simulator" if by_kernel else "replayed"
-    on_spot = f"start times spread over spot traces, whose losses and waits are {how}; " if traced else ""
+    on_spot = "start times spread over spot traces, whose losses and waits are replayed; " if traced else ""
     said = [f"p10, p50 and p90 are of {windows} runs: {on_spot}the speed varies by its spread, prices do not"]
     return [*said, error_note(ask.profile, errors)] if has_predictions(shown) else said
 

@@ -58,9 +58,6 @@ def advise(  # noqa: PLR0913 - one argument per option
     most_nodes: Annotated[int, typer.Option(metavar="N", help="Rent at most so many nodes.")] = 64,
     top: Annotated[int, typer.Option(metavar="N", help="Show, and replay, so many points of the frontier.")] = 5,
     seed: opt.Seed = 0,
-    then_simulate: Annotated[
-        bool, typer.Option("--then-simulate", help="Run each by the kernel over windows of real traces; takes longer.")
-    ] = False,
     explain: Annotated[bool, typer.Option("--explain", help="Say where each figure comes from.")] = False,
     output: opt.OutputOption = opt.Output.TABLE,
     json: opt.Json = False,
@@ -96,31 +93,27 @@ def advise(  # noqa: PLR0913 - one argument per option
     )
     offers, quarantined, newest = recommendable_offers(clouds, kinds)
     advice = weigh(ask, offers, load_gpus())
-    shown = _replay_points(ask, advice, top, seed, by_kernel=then_simulate)
+    shown = _replay_points(ask, advice, top, seed)
     errors = left_out(known, load_gpus()) if has_predictions(shown) else []
     notes = notes_on_advice(ask, advice, quarantined, newest)
     if opt.wants_document(output, json):
         answer = json_from_advice(context, ask, advice, shown, errors)
-        all_notes = [*caveats(ask, shown, errors, by_kernel=then_simulate), *notes]
+        all_notes = [*caveats(ask, shown, errors), *notes]
         print_document(answer | {"quarantined": len(quarantined), "notes": all_notes})
         return
-    print_advice(ask, advice, shown, errors, explain=explain, by_kernel=then_simulate)
+    print_advice(ask, advice, shown, errors, explain=explain)
     if explain:
         typer.echo("\nassumed")
         print_notes(notes)
 
 
-def _replay_points(
-    ask: Ask, advice: Advice, top: int, seed: int, *, by_kernel: bool
-) -> dict[ClusterChoice, ReplayedWindows]:
+def _replay_points(ask: Ask, advice: Advice, top: int, seed: int) -> dict[ClusterChoice, ReplayedWindows]:
     """The few to be shown, each under the same luck."""
     import numpy as np
 
     from sublet.sim.advice.replay import replay_choice
-    from sublet.sim.advice.simulated import simulate_choice
 
-    run = simulate_choice if by_kernel else replay_choice
-    return {each: run(each, ask, rng=np.random.default_rng(seed)) for each in _pick_points(advice, top)}
+    return {each: replay_choice(each, ask, rng=np.random.default_rng(seed)) for each in _pick_points(advice, top)}
 
 
 def _pick_points(advice: Advice, top: int) -> list[ClusterChoice]:

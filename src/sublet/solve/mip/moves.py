@@ -345,6 +345,13 @@ def bound_at(gain_JC: Floats, use_RJC: Floats, limit_R: Floats, price_R: Floats)
 def descend(gain_JC: Floats, use_RJC: Floats, limit_R: Floats, *, reached: float, near: float) -> Bound:
     """The best of some tens of prices; none after the bound is within `near` (relative) of what is `reached`.
 
+    Each step goes against the slope, as far as would reach the target (Polyak's step): a value that is reachable, or a
+    share below the best bound so far, which is halved whenever two steps in a row bring nothing.
+
+    >>> gain_JC, use_RJC = np.array([[0.0, 3.0], [0.0, 2.0]]), np.array([[[0.0, 1.0], [0.0, 1.0]]] * 2)
+    >>> 3.0 <= descend(gain_JC, use_RJC, np.array([1.0, 2.0]), reached=3.0, near=0.01).bound <= 3.03
+    True
+
     Precondition: as of `lowest_bound`; some choices that keep the limits gain `reached`, or it is -inf.
     Cost: O(J C R) per step.
     """
@@ -380,6 +387,13 @@ def near(
     start_J: Ints, gain_JC: Floats, loss_JC: Floats, use_RJC: Floats, limit_R: Floats, most_loss: float
 ) -> Ints | None:
     """A choice per job, from a start, among those that lose no more than this; None if none is found that fits.
+
+    At the prices of the bound the best choices use a little more than there is. Those that lose least for what they
+    give back are taken back; then jobs that can gain by the rest do.
+
+    >>> gain_JC, use_RJC = np.array([[0.0, 3.0], [0.0, 2.0]]), np.array([[[0.0, 1.0], [0.0, 1.0]]])
+    >>> near(np.array([1, 1]), gain_JC, np.array([[3.0, 0.0], [2.0, 0.0]]), use_RJC, np.array([1.0]), 3.0).tolist()
+    [1, 0]
 
     Cost: O(V R) a few times for each job that moves.
     """

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from sublet.cli.print import comparison as progress
+from sublet.cli.print import comparison
 
 
 def test_a_short_run_says_nothing(capsys):
-    with progress.show_progress(["fifo"], 10, quiet=False) as tell:
+    with comparison.show_progress(["fifo"], 10, quiet=False) as tell:
         tell("fifo", 5)
     assert capsys.readouterr() == ("", "")
 
 
 def test_a_long_run_says_a_line_now_and_then_on_standard_error(capsys, monkeypatch):
     clock = iter(range(0, 100, 3))
-    monkeypatch.setattr(progress.time, "monotonic", lambda: float(next(clock)))
-    with progress.show_progress(["fifo"], 2000, quiet=False) as tell:
+    monkeypatch.setattr(comparison.time, "monotonic", lambda: float(next(clock)))
+    with comparison.show_progress(["fifo"], 2000, quiet=False) as tell:
         for done in (0, 500, 1000):
             tell("fifo", done)
     captured = capsys.readouterr()
@@ -23,7 +23,7 @@ def test_a_long_run_says_a_line_now_and_then_on_standard_error(capsys, monkeypat
 
 
 def test_quiet_is_quiet(capsys, monkeypatch):
-    monkeypatch.setattr(progress, "LINE_EVERY_S", 0.0)
-    with progress.show_progress(["fifo"], 10, quiet=True) as tell:
+    monkeypatch.setattr(comparison, "LINE_EVERY_S", 0.0)
+    with comparison.show_progress(["fifo"], 10, quiet=True) as tell:
         tell("fifo", 5)
     assert capsys.readouterr() == ("", "")

@@ -55,7 +55,7 @@ def test_without_statsmodels_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "statsmodels.tsa.arima.model", None)
     forecast_arima._statsmodels.cache_clear()
     try:
-        with pytest.raises(MissingExtra, match=r"pip install '\.\[forecast\]'"):
+        with pytest.raises(MissingExtra, match=r"pip install './lab\[forecast\]'"):
             Arima().forecast(np.array([1.0, 2.0, 4.0, 3.0]), 2)
         assert Arima().forecast(np.array([4.0]), 2).tolist() == [4.0, 4.0]
     finally:

@@ -22,10 +22,10 @@ from sublet.planning.terms import Terms
 from sublet.policies.boa.policy import Boa, _rounded, boa_widths
 from sublet.solve.curves import Curves
 from sublet.solve.phases import Phases
-from sublet.solve.plan_book import best_for_budget
 from sublet.solve.price import frontier
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
+from tests.rigs.plan_search import best_for_budget
 
 OFFER = an_offer("o", gpus=1, usd_per_h="1", market=Market.ON_DEMAND)
 SITES = Terms.from_snapshot(Kernel([OFFER]).snapshot()).sites

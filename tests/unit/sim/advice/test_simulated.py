@@ -9,7 +9,7 @@ from sublet.advise.checkpointing import Checkpoints, anchors_for
 from sublet.domain.units import BYTES_PER_GBIT
 from sublet.errors import InvalidValue
 from sublet.sim.advice.replay import replayed
-from sublet.sim.advice.simulated import simulated
+from tests.rigs.advice_by_kernel import simulated
 from tests.rigs.advised import ON_DEMAND, SPOT, chosen, trace
 
 RNG = np.random.default_rng

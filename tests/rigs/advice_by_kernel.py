@@ -18,7 +18,6 @@ from statistics import NormalDist
 import numpy as np
 
 from sublet.advise.adviser import Ask, ClusterChoice
-from sublet.advise.hazard import known_trace, reclaims_of
 from sublet.advise.losses import Capacity, neighbours
 from sublet.domain.events import AvailabilityChanged
 from sublet.domain.job import Job
@@ -36,7 +35,7 @@ from sublet.sim.advice.window import Place
 from sublet.sim.simulator import Cloud, simulate
 from sublet.sim.world import Physics
 
-__all__ = ["AsAdvised", "simulate_choice", "simulated"]
+__all__ = ["AsAdvised", "simulated"]
 
 LONGEST = 50.0  # times what is expected: a job that has not ended then never does
 POOL = "cluster"
@@ -80,14 +79,6 @@ class _Window:
                 yield AvailabilityChanged(
                     change.t_s - self.start_s, change.zone, math.floor(self.times * change.available)
                 )
-
-
-def simulate_choice(
-    choice: ClusterChoice, ask: Ask, *, rng: np.random.Generator, windows: int = WINDOWS
-) -> ReplayedWindows:
-    """On the traces by which the adviser knows how often such nodes are reclaimed."""
-    names = reclaims_of(choice.offer.cloud, choice.offer.gpu).traces if choice.spots else ()
-    return simulated(choice, ask, [known_trace(name) for name in names], rng=rng, windows=windows)
 
 
 def simulated(
