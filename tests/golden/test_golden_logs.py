@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,13 @@ from tests.golden.scenarios import OUTSIDE, SCENARIOS
 
 LOGS = Path(__file__).parent / "logs"
 DIGITS = 9
+WHY = {  # reasons as they were and as they are
+    "time and rent together are least": "",
+    "the quickest within the limits": ", fastest within the limits",
+    "what it makes good use of, beside others, of GPUs that are paid for": (
+        ", best throughput per GPU on GPUs already paid for"
+    ),
+}
 
 
 def rounded(value):
@@ -65,12 +73,16 @@ def translated(recorded, now):
     - A plan above the limits was followed by a timer that its driver invented. Now the kernel refuses it, by name and
       with the limit, and sets a timer of its own unless one rings sooner. No other plan is followed by a timer for an
       offer.
+    - A reason of `price` names its shape, and the next best: the same hours and dollars, in other words (`reworded`).
     """
     recorded = in_new_words(recorded)
     if "journal" in recorded:
         return {**recorded, "kernel": KERNEL_VERSION, "offers": by_the_second(recorded["offers"])}
     if "offers" in recorded["event"]:
         recorded = {**recorded, "event": {**recorded["event"], "offers": by_the_second(recorded["event"]["offers"])}}
+    if reasons := recorded["event"].get("plan", {}).get("reasons"):
+        words = {job: reworded(was, now["event"]["plan"]["reasons"].get(job, "")) for job, was in reasons.items()}
+        recorded["event"]["plan"]["reasons"] = words
     (*orders, last) = recorded["actions"] or [{}]
     if recorded["event"]["type"] == "PlanMade" and str(last.get("timer")).startswith("retry "):
         refusal, *timers = now["actions"]
@@ -79,6 +91,16 @@ def translated(recorded, now):
         assert refusal["needed"] > refusal["available"]
         return {**recorded, "actions": now["actions"]}
     return recorded
+
+
+def reworded(was, now):
+    """The reason of today if it says the same of the shape that was chosen; else the old one."""
+    told = re.fullmatch(r"([\d.]+) h for about USD ([\d.]+): (.*)", was)
+    if told is None:
+        return was
+    hours, usd, why = told.groups()
+    chosen, _, _ = now.partition(". Next best: ")
+    return now if chosen.endswith(f": {hours} h, USD {usd}{WHY[why]}") else was
 
 
 def test_every_scenario_has_a_log_and_every_log_a_scenario():

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sublet.perf.batch import GRID_POINTS, SLACK, BatchLimits, batch_grid, fixed_split
-from sublet.perf.goodput import choose_batch, efficiency
+from sublet.perf.goodput import GRID_POINTS, SLACK, BatchLimits, batch_grid, choose_batch, efficiency, fixed_split
 from sublet.perf.steptime import PolluxStep
 
 times = st.floats(1e-4, 1.0)

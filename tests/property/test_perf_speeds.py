@@ -10,8 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from sublet.domain.shape import packed
-from sublet.perf.batch import BatchLimits
-from sublet.perf.goodput import Goodput, NoiseCurve
+from sublet.perf.goodput import BatchLimits, Goodput, NoiseCurve
 from sublet.perf.measured import MODELS, measured_goodput
 from sublet.perf.phased import Phased
 from sublet.perf.speedup import Amdahl, Linear, PowerLaw, Table

@@ -18,11 +18,13 @@ from sublet.domain.shape import Shape
 from sublet.perf.speedup import Amdahl, Linear, PowerLaw
 from sublet.planning.terms import Terms
 from sublet.planning.value_of_time import value_of_time
+from sublet.policies.price.choices import all_options, ask
+from sublet.policies.price.decision import Decision
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
 from tests.rigs.sizes import examples
 
-NODES = 8
+NODES, INF = 8, float("inf")
 NOW_S, LATER_S = 3_600.0, 36_000.0
 
 speeds = st.sampled_from([Linear(), Amdahl(parallel=0.8), Amdahl(parallel=0.98), PowerLaw(exponent=0.5)])
@@ -119,3 +121,22 @@ def test_who_spends_as_planned_finds_time_worth_as_much_as_before(instant, done)
         return value_of_time(Terms.from_snapshot(replace(seen, waiting=waiting, spent=spent, active={}))).price
 
     assert price(done).usd_per_h == pytest.approx(price(0.5).usd_per_h, rel=1e-6)
+
+
+@settings(max_examples=examples(150), deadline=None)
+@given(instants())
+def test_no_shape_that_costs_more_than_is_left_is_a_candidate_but_the_cheapest(instant):
+    """Of a total without an end: what is left for a job is at most the money that is not spent."""
+    seen, states = instant
+    budget = replace(seen.budget, average=None, until_s=None)
+    terms = Terms.from_snapshot(replace(seen, budget=budget, allowed=None, waiting=Waiting(states), active={}))
+    decision = Decision.read(terms, value_of_time(terms).over, review_s=60.0)
+    if decision.jobs is None:
+        return
+    every, (asked, _) = all_options(decision, decision.jobs), ask(decision, decision.jobs)
+    rents_C = [every.of(row).rent_to_the_end(terms.rent_R) for row in range(len(every))]
+    least = {state.job.id: rent_C.min() for state, rent_C in zip(decision.jobs.states, rents_C, strict=True)}
+    left_usd = budget.purse.usd - seen.spent.usd
+    for row, state in enumerate(asked.jobs.states):
+        rent_C = asked.table.of(row).rent_to_the_end(terms.rent_R)
+        assert rent_C[rent_C < INF].max() <= max(left_usd, least[state.job.id]) * (1.0 + 1e-9)

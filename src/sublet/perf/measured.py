@@ -21,8 +21,7 @@ import numpy as np
 from sublet.domain.quantity import positive
 from sublet.domain.shape import Spread
 from sublet.errors import UnknownName
-from sublet.perf.batch import BatchLimits
-from sublet.perf.goodput import Goodput
+from sublet.perf.goodput import BatchLimits, Goodput
 from sublet.perf.phased import Phased
 from sublet.perf.tables import ProfileTable, read_profile
 from sublet.solve.arrays import Floats

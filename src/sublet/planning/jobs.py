@@ -90,7 +90,9 @@ def side_of(state: JobState) -> float:
 
 def read_jobs(states: Sequence[JobState], sites: Sites, now_s: float) -> Jobs:
     """Of jobs on these sites, each with what it has on its menu. Cost: O(J), and a menu for each state that is new."""
-    seen = _memory.of(sites)
+    if _latest[0].sites is not sites:
+        _latest[0] = _known(sites)
+    seen = _latest[0]
     seen.last = _read_on(seen.last, states, sites)
     return _jobs_now(states, seen.last, now_s)
 
@@ -125,25 +127,8 @@ class _SeenSites:
         self.sites, self.last = sites, _NOTHING_READ
 
 
-class _Memory:
-    """Of the sites that were asked for last; those of one decision are mostly the very object of the one before."""
-
-    def __init__(self) -> None:
-        self.known = lru_cache(maxsize=64)(_SeenSites)
-        self.latest = _SeenSites(())
-
-    def of(self, sites: Sites) -> _SeenSites:
-        if self.latest.sites is not sites:
-            self.latest = self.known(sites)
-        return self.latest
-
-    def clear(self) -> None:
-        """Forget all."""
-        self.known.cache_clear()
-        self.latest = _SeenSites(())
-
-
-_memory = _Memory()
+_known = lru_cache(maxsize=64)(_SeenSites)
+_latest = [_SeenSites(())]  # of the sites that were asked for last: mostly the very object of the decision before
 
 
 def _read(states: Sequence[JobState], menus: list[Menu]) -> _Readings:

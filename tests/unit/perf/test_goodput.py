@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from sublet.errors import InvalidValue
-from sublet.perf.batch import BatchLimits, batch_grid, fixed_split
-from sublet.perf.goodput import Goodput, NoiseCurve, choose_batch, efficiency
+from sublet.perf.goodput import BatchLimits, Goodput, NoiseCurve, batch_grid, choose_batch, efficiency, fixed_split
 from sublet.perf.steptime import RingStep
 
 STEP = RingStep(alpha_s=0.05, beta_s=0.002, gradient_bytes=4e8, intra_bytes_per_s=1e10, inter_bytes_per_s=2e9)

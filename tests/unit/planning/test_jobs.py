@@ -16,7 +16,7 @@ from sublet.domain.shape import Shape, packed
 from sublet.kernel.kernel import Kernel
 from sublet.perf.phased import Phased
 from sublet.perf.speedup import Amdahl, Linear, PowerLaw
-from sublet.planning.jobs import NOTHING, OFF_MENU, SETTLED, _memory, read_jobs
+from sublet.planning.jobs import NOTHING, OFF_MENU, SETTLED, _known, _latest, _SeenSites, read_jobs
 from sublet.planning.menu import menu_of
 from sublet.planning.terms import Terms
 from sublet.planning.value_of_time import HourWorth, TimePrice, ValueOfTime
@@ -128,17 +128,23 @@ def test_a_state_that_an_event_has_replaced_is_read_anew():
     assert read_jobs([replace(runs, phase=Phase.STOPPING)], SITES, 30.0).done_J.tolist() == [0.0]
 
 
+def forget():
+    """All that was read."""
+    _known.cache_clear()
+    _latest[0] = _SeenSites(())
+
+
 @settings(max_examples=examples(60))
 @given(st.lists(states(), min_size=1, max_size=6), st.data())
 def test_whatever_was_read_last_jobs_stand_as_if_nothing_had_been(many, data):
     """Some of the states are taken over, in another order; some are gone, some new, some of a job that has changed."""
-    _memory.clear()
+    forget()
     taken = data.draw(st.permutations([each for each in many if data.draw(st.booleans())]))
     changed = [replace(each, done=0.0) if data.draw(st.booleans()) else each for each in taken]
     now = [*changed, *data.draw(st.lists(states(), min_size=not changed, max_size=2))]
     read_jobs(many, SITES, NOW_S - 10.0)
     taken_over = read_jobs(now, SITES, NOW_S)
-    _memory.clear()
+    forget()
     anew = read_jobs(now, SITES, NOW_S)
     for each in fields(anew):
         ours, theirs = getattr(taken_over, each.name), getattr(anew, each.name)

@@ -24,8 +24,7 @@ from sublet.domain.job import Job
 from sublet.domain.plan import Pool
 from sublet.domain.shape import Spread, packed
 from sublet.errors import InvalidValue
-from sublet.perf.batch import fixed_split
-from sublet.perf.goodput import Goodput
+from sublet.perf.goodput import Goodput, fixed_split
 from sublet.perf.measured import goodput_model
 from sublet.perf.steptime import iteration_s
 from sublet.perf.tables import read_profile

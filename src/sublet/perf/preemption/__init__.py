@@ -16,19 +16,20 @@ The second is the whole of Daly's model (2006), not its first order, which is 1 
 is sold out for s seconds after a hit, nothing trains and nothing can be lost meanwhile: the cycle is that much longer,
 and the speed is divided by 1 + L s. If survivors keep the state of the job (`Job.survives`), work is lost only with the
 last copy of the model (`survivors`), and the survivors train until new nodes are there (`carrying_on`). How far a run
-may be from the mean is in `finish`.
+may be from the mean is in `Finish`.
 """
 
 from sublet.perf.preemption.cycles import (
+    Finish,
     Recovery,
     Toll,
     checkpoint_interval_s,
+    finish_of,
     hit_cost_s,
     missing_nodes,
     speed_kept,
     toll_of_waiting,
 )
-from sublet.perf.preemption.finish import Finish, finish_of
 from sublet.perf.preemption.reclaims import (
     NO_RECLAIMS,
     Reclaims,

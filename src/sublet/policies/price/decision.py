@@ -184,18 +184,10 @@ def _as_room_lasts(waiting: Iterator[JobState], room: float) -> Iterator[JobStat
         yield state
 
 
-class _LastRank:
-    """The rank that was asked for last: from one decision to the next sites are mostly the same object."""
-
-    __slots__ = ("last",)
-
-    def __init__(self) -> None:
-        self.last = _least_work(())
-
-    def __call__(self, sites: Sites) -> LeastWork:
-        if self.last.sites is not sites:
-            self.last = _least_work(sites)
-        return self.last
+_last_rank = [_least_work(())]  # from one decision to the next sites are mostly the same object
 
 
-_rank = _LastRank()
+def _rank(sites: Sites) -> LeastWork:
+    if _last_rank[0].sites is not sites:
+        _last_rank[0] = _least_work(sites)
+    return _last_rank[0]
