@@ -58,6 +58,7 @@ __all__ = [
 
 NO_END = 2**53  # samples of an epoch: more than any training takes
 COLLATED = 1  # beside the place of a micro-batch: what its collate function draws
+LOOKS = 64  # micro-batches between two seeds, where a dataset draws nothing
 Chosen = tuple[int, int, list[int]]  # epoch, place of a micro-batch in it, and its samples: few objects, to be sent
 LossOf = Callable[[Any], torch.Tensor | float]
 
@@ -246,17 +247,20 @@ def fed(
 class Seeded:
     """A dataset in a loader's worker that seeds samples by their places and collates them.
 
-    `draws` lies in memory that all loader workers share: once one of them has seen a draw, all seed.
+    `draws` lies in memory that all loader workers share: once one of them has seen a draw, all seed. Until then a
+    number of each generator after each micro-batch tells whether anything was drawn, as it is the next in its sequence.
     """
 
     def __init__(self, dataset: Any, seed: int, collate: Any, draws: torch.Tensor) -> None:
         self._dataset, self._seed, self._collate, self._draws = dataset, seed, collate, draws
+        self._untouched: list[tuple[int, int, bytes]] = []  # what comes next where nothing is drawn, the last one first
 
     def __getitems__(self, chosen: list[Chosen]) -> Any:
         epoch, place, indices = chosen[0]
         samples = self._samples(epoch, place, indices)
         if self._collate is not default_collate:  # which draws nothing
             reseed_host(self._seed, epoch, place, COLLATED)
+            self._untouched.clear()
         return self._collate(samples)
 
     def _samples(self, epoch: int, place: int, indices: list[int]) -> Any:
@@ -264,11 +268,12 @@ class Seeded:
             reseed_host(self._seed, epoch, place)
             return self._dataset.__getitems__(indices)
         if not self._draws:
-            reseed_host(self._seed, epoch, place)
-            untouched = next_numbers()
-            reseed_host(self._seed, epoch, place)
+            if not self._untouched:
+                reseed_host(self._seed)
+                self._untouched = [next_numbers() for _ in range(LOOKS)][::-1]
+                reseed_host(self._seed)
             found = [self._dataset[index] for index in indices]
-            if next_numbers() == untouched:
+            if next_numbers() == self._untouched.pop():
                 return found
             self._draws.fill_(1)
         return [self._one(epoch, place + more, index) for more, index in enumerate(indices)]

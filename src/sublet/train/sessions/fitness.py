@@ -15,6 +15,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from sublet.errors import InvalidValue
+from sublet.train.data.loading import Draws
 from sublet.train.numerics.elementwise import check_one_by_one
 from sublet.train.private import is_compiled
 
@@ -161,7 +162,7 @@ def _lacking(name: str) -> Callable[[Asked], Any]:
 
 
 def _is_loader(asked: Asked) -> str | None:
-    return type(asked.dataset).__name__ if isinstance(asked.dataset, DataLoader | IterableDataset) else None
+    return type(asked.dataset).__name__ if isinstance(asked.dataset, DataLoader | IterableDataset | Draws) else None
 
 
 def _under_torchrun(_: Asked) -> str | None:
@@ -180,10 +181,11 @@ def _compiled(asked: Asked) -> str | None:
     return "model.compile()" if whole else None
 
 
+LOADERS = "a DataLoader, a stream, or `train.drawn`"
 TABLE = (
     Row(STAGES, "optimizer", "several optimizers", "one, with several parameter groups", _several),
     Row(STAGES, "micro_batch", "no `micro_batch=`", "how many samples they take at a time", _lacking("micro_batch")),
-    Row(STAGES, "dataset", "a DataLoader, or a stream", "a map-style dataset, `global_batch=`, `collate=`", _is_loader),
+    Row(STAGES, "dataset", LOADERS, "a map-style dataset, `global_batch=`, `collate=`", _is_loader),
     Row(STAGES, "batch_range", "`batch_range=`", "`global_batch=` alone", _option("batch_range")),
     Row(STAGES, "reduction", "`reduction='sum'` or `'counted'`", "a loss that is a mean over samples", _sums),
     Row(STAGES, "scaler", "`scaler=`", "bfloat16, which needs none", _option("scaler")),

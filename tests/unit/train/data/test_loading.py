@@ -16,7 +16,7 @@ from torch.utils.data import (
 
 from sublet import train
 from sublet.errors import InvalidValue
-from sublet.train.data.loading import LoaderSamples, samples_of
+from sublet.train.data.loading import LOOKS, LoaderSamples, Seeded, samples_of
 from sublet.train.data.samples import Samples
 from sublet.train.numerics.seeds import reseed_host
 
@@ -96,6 +96,24 @@ def test_the_first_sample_that_draws_and_all_after_it_are_seeded_by_their_places
         reseed_host(5, 0, place)
         expected.append(pytest.approx(dataset[index]))
     assert epoch_of(samples, [1, 2]) == expected
+
+
+@pytest.mark.parametrize("collate", [torch.utils.data.default_collate, lambda samples: list(map(float, samples))])
+def test_a_dataset_that_draws_late_is_loaded_once_until_it_does_and_seeded_by_place_from_then_on(collate):
+    loaded, late = [], 2 * LOOKS + 1
+
+    class Late:
+        def __getitem__(self, index):
+            loaded.append(index)
+            return random.random() if index >= late else float(index)
+
+    seeded = Seeded(Late(), 7, collate, torch.zeros((), dtype=torch.uint8))
+    given = [float(seeded.__getitems__([(0, index, [index])])[0]) for index in range(late + 2)]
+    assert given[:late] == list(map(float, range(late)))
+    assert loaded == [*range(late), late, late, late + 1]
+    for place in (late, late + 1):
+        reseed_host(7, 0, place)
+        assert given[place] == random.random()
 
 
 @pytest.mark.parametrize(("every", "most"), [(0, 48), (1, 48 + 2 * 6), (7, 48 + 2 * 6)])

@@ -54,6 +54,12 @@ IN_STAGES = {
 }
 
 
+def test_stages_refuse_batches_that_a_function_draws():
+    with pytest.raises(InvalidValue, match="map-style dataset") as refused:
+        a_session(dataset=train.drawn(lambda: (torch.ones(4, 3), torch.ones(4, 1))))
+    assert "global_batch" in str(refused.value)
+
+
 @pytest.mark.parametrize("field", IN_STAGES)
 def test_stages_refuse_what_the_table_says_with_what_to_write(field):
     row = next(each for each in TABLE if (each.how, each.field) == (STAGES, field))
