@@ -121,6 +121,8 @@ def test_another_place_and_another_job_are_no_way_back(other):
 
 def test_who_waited_in_between_begins_anew_and_a_plan_that_is_refused_gives_nothing():
     assert not moved_to_and_fro(a_log(*a_move_back(given(3, 0))), ())
+    spent = ("TimerFired", {}, [{"type": "StopJob", "job_id": "job"}])
+    assert not moved_to_and_fro(a_log(*a_move_back(spent)), ())
     kind, facts, _ = given(3, 1)
     assert not moved_to_and_fro(a_log(*a_move_back()[:-1], (kind, facts, [{"type": "RefusePlan"}])), ())
 

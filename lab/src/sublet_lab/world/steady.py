@@ -90,7 +90,11 @@ class Moves:
         """The present fault; "" = none."""
         if event["type"] in CHANGES:
             self.change(number)
-        if event["type"] != "PlanMade" or any(order["type"] == "RefusePlan" for order in orders):
+        if event["type"] != "PlanMade":
+            for job_id in [order["job_id"] for order in orders if order["type"] == "StopJob"]:  # no plan's doing
+                self._begins_anew(job_id)
+            return ""
+        if any(order["type"] == "RefusePlan" for order in orders):
             return ""
         if self._answered < self._change:
             self._answered = min(self._change, event["seen"])
@@ -99,9 +103,10 @@ class Moves:
         return next(filter(None, told), "")
 
     def _move(self, at_s: float, job_id: str, shape: Mapping[str, Any] | None) -> str:
-        before = self._place.pop(job_id, None)
-        if shape is None:  # it waits, and begins anew
+        if shape is None:  # it waits
+            self._begins_anew(job_id)
             return ""
+        before = self._place.get(job_id)
         place = self._place[job_id] = (shape["pool"], shape["gpus"], shape["steady"], str(shape["grid"]))
         if before is None or before == place:
             return ""
@@ -110,6 +115,10 @@ class Moves:
         if left_s is None or at_s - left_s > SECONDS_PER_H:
             return ""
         return f"{job_id} left {place} at {left_s:.3f} s and is back at {at_s:.3f} s, and nothing had changed"
+
+    def _begins_anew(self, job_id: str) -> None:
+        self._place.pop(job_id, None)
+        self._left_s = {left: at_s for left, at_s in self._left_s.items() if left[0] != job_id}
 
 
 def moved_to_and_fro(events: Mapping[int, Mapping[str, Any]], starts: Collection[int]) -> str:

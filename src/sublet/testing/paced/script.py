@@ -120,11 +120,11 @@ def main(arguments: Iterable[str] | None = None) -> None:
         batch_range=limits,
         lr_rule=asked.rule,
     ) as s:
-        taken: list[int] = []
+        taken: dict[int, None] = {}  # the first micro-batch of all is computed again in parts: its samples count once
         for x, y, indices in s:
             before = (s.steps, s.samples_done, s.global_batch, schedule.last_epoch)
             loss = 0.5 * ((model(x)[:, 0] - y) ** 2).mean()
-            taken += indices.tolist()
+            taken.update(dict.fromkeys(indices.tolist()))
             sync_ms = asked.sync_ms if s.world > 1 else 0.0
             widths.add(s.world)
             if len(widths) == 1 and before[1] >= awaits_from:
