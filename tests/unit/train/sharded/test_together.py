@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 
 import numpy as np
@@ -19,6 +20,7 @@ from sublet.train.checkpoint.checkpoints import newest  # noqa: E402
 from sublet.train.checkpoint.disk import DiskFolder  # noqa: E402
 from sublet.train.checkpoint.manifest import Manifest, NamedFile, write_contents  # noqa: E402
 from sublet.train.sharded.dcp import metadata_in  # noqa: E402
+from sublet.wire.rehearsal import REHEARSAL, Cue  # noqa: E402
 from tests.rigs.mlp_in_shards import (  # noqa: E402
     a_model,
     alone,
@@ -173,13 +175,17 @@ def refused(_, directory):
     for each in (smaller, cut(wider)):
         parts = {"model": each, "optimizer": an_optimizer(each), "scheduler": torch.nn.Linear(1, 1)}
         said(BadInput, train.checkpointed(directory=directory, **parts).resume)
+    Cue(folder=str(directory), steps=3, workers=2).write()
+    os.environ[REHEARSAL] = str(directory)
+    said(InvalidValue, lambda: train.checkpointed(model=model))
     return words
 
 
 def test_what_cannot_be_is_refused_in_words(tmp_path):
     in_group(1, lived, tmp_path, 3)
-    ((others, kept, smaller, wider),) = in_group(1, refused, tmp_path)
+    ((others, kept, smaller, wider, rehearsed),) = in_group(1, refused, tmp_path)
     assert "of parameters of a model that is given, too" in others
     assert "a tensor in shards" in kept
     assert "optimizer is of other parameters" in smaller
     assert "of another model: model.in.weight is (13, 6), not (26, 6)" in wider
+    assert "shards cannot be compared at two widths" in rehearsed
