@@ -25,8 +25,8 @@ from sublet.runtime.controller.host import Paces
 from sublet.runtime.store import MetaKey, Store
 from sublet.testing.memory_cloud import MemoryCloud, Training
 from sublet.wire import messages as wire
+from sublet.wire.grids import Profile
 from sublet.wire.lines import to_line
-from sublet.wire.profile import Profile
 from sublet.wire.travel import Travel
 from tests.rigs.story import Story, a_spec, phase, trained, until
 

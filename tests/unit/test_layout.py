@@ -13,8 +13,8 @@ EXCEPTIONS = {  # what is found -> why it is right as it is
     "sublet/cli/verbs/profile.py": "a verb is a file of its name",
     "sublet/cli/verbs/profiles.py": "the same: one measures, the other lists",
     "sublet/integrations/lightning/strategy.py": "the one file with private names of lightning",
-    "sublet/runtime/agent/script.py": "the one file with private names of threading",
-    "sublet/runtime/providers/ray/errors.py": "the one file with private names of Ray",
+    "sublet/runtime/agent/forking.py": "the one file with private names of threading",
+    "sublet/runtime/providers/ray/steward.py": "the one file with private names of Ray",
     "sublet/train/private.py": "the one file with private names of torch",
     "sublet_lab/world/loop.py": "the one file with private names of asyncio",
 }
@@ -30,7 +30,7 @@ TO_BE_MENDED = {  # what is found and is not right: this list gets shorter, neve
     "sublet_lab.world.controllers",
     "sublet_lab.world.life",
     # constructors
-    "sublet/runtime/agent/watching.py:Watch",
+    "sublet/runtime/agent/worker.py:Watch",
     "sublet/runtime/providers/aws/provider.py:AwsProvider",
     "sublet/runtime/providers/local/provider.py:LocalProvider",
     "sublet/runtime/providers/ray/provider.py:RayProvider",

@@ -25,6 +25,9 @@ from sublet.wire.saves import Brought, Carried, Damaged, Newest, Offered, Saved,
 from sublet.wire.travel import Kept, Lacks, Part, Preparing, Printed, Travel
 
 __all__ = [
+    "EXIT_LEFT",
+    "EXIT_LOST",
+    "EXIT_MEMORY",
     "OLDEST_VERSION",
     "WIRE_VERSION",
     "AboutWorker",
@@ -66,6 +69,11 @@ __all__ = [
     "WorkerSeen",
     "WorkerUp",
 ]
+
+EXIT_LEFT = 83  # it left its group as it was told to
+EXIT_MEMORY = 84  # a step of it did not fit into memory: it is started again, and takes fewer samples at a time
+EXIT_LOST = 75  # without word any more what to do (sysexits.h: EX_TEMPFAIL)
+
 
 WIRE_VERSION = 2  # with 2 grids came; a peer of 1 is understood, and trains without
 OLDEST_VERSION = 1

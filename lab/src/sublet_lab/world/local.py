@@ -20,10 +20,10 @@ from sublet.errors import RentFailed
 from sublet.market.replay import MarketChange
 from sublet.runtime.agent.processes import Process as Seen
 from sublet.runtime.clock import Clock
-from sublet.runtime.providers.local.lives import Life
 from sublet.runtime.providers.local.market import Strike
 from sublet.runtime.providers.local.nodes import ForkerEnded
 from sublet.runtime.providers.local.provider import LocalProvider
+from sublet.runtime.providers.local.records import Life
 from sublet.runtime.providers.protocol import Billed, MarketNews, RentedNode, TellMarket
 from sublet.runtime.store import Store
 from sublet_lab.world.cloud import Boot, Instance, Struck, nobody

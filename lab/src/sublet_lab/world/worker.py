@@ -12,8 +12,9 @@ from typing import Any
 from sublet.errors import NoCheckpointLeft, SubletError
 from sublet.train.link.agent_line import ORPHAN_GRACE_S, AgentLine, Lost
 from sublet.train.link.following import Entry, Following
-from sublet.wire.exits import EXIT_LOST, EXIT_MEMORY
 from sublet.wire.messages import (
+    EXIT_LOST,
+    EXIT_MEMORY,
     Damaged,
     Finished,
     FromWorkerMessage,

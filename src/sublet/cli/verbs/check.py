@@ -208,10 +208,10 @@ def _print_iam() -> None:
     import json
 
     from sublet.api.state import StateDir
-    from sublet.runtime.controller_host.ground import anchor_statements
+    from sublet.runtime.controller_host.instance import anchor_statements
     from sublet.runtime.providers.aws.build import server_id_from
+    from sublet.runtime.providers.aws.check import narrow_policy
     from sublet.runtime.providers.aws.config import config_path, read_config
-    from sublet.runtime.providers.aws.rights import narrow_policy
     from sublet.runtime.settings import default_state_dir
     from sublet.runtime.store import Store
 

@@ -13,8 +13,7 @@ from sublet.errors import BadInput, InvalidValue
 from sublet.runtime.agent.devices import VISIBLE, Devices
 from sublet.runtime.agent.machine import Machine
 from sublet.runtime.agent.reading import Reading, Resuming
-from sublet.runtime.agent.watching import LOOK_S, Watch, newest_below
-from sublet.runtime.agent.worker import AgentWorker, why_not_started
+from sublet.runtime.agent.worker import LOOK_S, AgentWorker, Watch, newest_below, why_not_started
 from sublet.wire.lines import LONGEST_LINE, to_line
 from sublet.wire.messages import (
     AboutWorker,

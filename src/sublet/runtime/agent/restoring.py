@@ -13,8 +13,7 @@ from pathlib import Path
 from sublet.errors import BadInput
 from sublet.runtime.agent.machine import Machine
 from sublet.runtime.agent.snapshots import AT_ONCE, files_in, steps_in
-from sublet.runtime.file_sync.content import Content, Entry, Keep, digest_of, is_below
-from sublet.runtime.file_sync.fetching import Fetch, Fetching
+from sublet.runtime.file_sync.content import Content, Entry, Fetch, Fetching, Keep, digest_of, is_below
 from sublet.wire.saves import Newest, Wants
 from sublet.wire.travel import Lacks, Part
 

@@ -21,15 +21,11 @@ from sublet.runtime.controller.states import Hold
 from sublet.runtime.controller.watch import HistoryRow
 from sublet.runtime.controller_api import views
 from sublet.runtime.controller_api.budgets import Budgets, OwnBudget
-from sublet.runtime.controller_api.commands import JobCommands
-from sublet.runtime.controller_api.days import DayView, Mark, days_from
 from sublet.runtime.controller_api.directory import Directory
-from sublet.runtime.controller_api.dry_run import answer_dry_run
 from sublet.runtime.controller_api.explain import explain_view
 from sublet.runtime.controller_api.health import health_view, metrics_view
-from sublet.runtime.controller_api.history import Curves, cut_view, event_view
-from sublet.runtime.controller_api.jobs import JobSources, job_view, reason_of
-from sublet.runtime.controller_api.market_prices import Prices
+from sublet.runtime.controller_api.history import Curves, Prices, cut_view, event_view
+from sublet.runtime.controller_api.jobs import JobCommands, JobSources, job_view, reason_of
 from sublet.runtime.controller_api.money import (
     budget_view,
     change_budget,
@@ -39,11 +35,11 @@ from sublet.runtime.controller_api.money import (
     total_cost_view,
 )
 from sublet.runtime.controller_api.nodes import node_views
-from sublet.runtime.controller_api.parts import Parts
-from sublet.runtime.controller_api.protocol import Submitted
-from sublet.runtime.controller_api.submission import known_job, refuse_impossible, submit_job
+from sublet.runtime.controller_api.protocol import Parts, Submitted
+from sublet.runtime.controller_api.submission import answer_dry_run, known_job, refuse_impossible, submit_job
 from sublet.runtime.controller_api.tokens import OWNER, Tokens
 from sublet.runtime.controller_api.trials import Trials
+from sublet.runtime.controller_api.views import DayView, Mark, days_from
 from sublet.runtime.controller_host.troubles import TroubleWatch, is_anchor
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.settings import Settings

@@ -8,11 +8,10 @@ from sublet.domain.budget import Budget
 from sublet.domain.money import Money, Price
 from sublet.errors import InvalidValue
 from sublet.kernel.kernel import Kernel
+from sublet.runtime.archive import ShelfSums
 from sublet.runtime.controller.memory import OUTWARD, Tally, Tiers
 from sublet.runtime.controller.money import PURPOSES, Account, Bill
-from sublet.runtime.controller_api.days import DayView
-from sublet.runtime.controller_api.views import BillView, BudgetView, CostView, JobView, MoveView, TierView
-from sublet.runtime.shelf import ShelfSums
+from sublet.runtime.controller_api.views import BillView, BudgetView, CostView, DayView, JobView, MoveView, TierView
 
 __all__ = [
     "bill_view",

@@ -27,7 +27,7 @@ from sublet.runtime.store import MetaKey
 if TYPE_CHECKING:
     from sublet.runtime.controller.core import Controller
 
-__all__ = ["Standing", "TrialJobView", "TrialView", "Trials"]
+__all__ = ["Standing", "TrialView", "Trials"]
 
 
 class TrialJobView(TypedDict):

@@ -17,12 +17,12 @@ from typing import Any
 from sublet.errors import BadInput, MissingData, NoAccess, SubletError
 from sublet.machine.files import FILES, Files
 from sublet.market.catalogue import Catalogue, load_catalogue
-from sublet.runtime.controller_host.ground import own_group, own_role, place_for_it
+from sublet.runtime.controller_host.instance import own_group, own_role, place_for_it
 from sublet.runtime.providers.aws.calls import meaning
 from sublet.runtime.providers.aws.config import ANCHOR_USD_PER_H, AwsConfig
 from sublet.runtime.providers.aws.offers import price_of
 
-__all__ = ["IMAGES", "Chosen", "choose", "region_from", "write_choices"]
+__all__ = ["IMAGES", "choose", "region_from", "write_choices"]
 
 # Deep Learning AMIs with PyTorch, the newest first ("Finding the ID of a DLAMI"); Python is where their notes say.
 STEM = "/aws/service/deeplearning/ami/x86_64/oss-nvidia-driver-gpu-pytorch-{}/latest/ami-id"

@@ -12,8 +12,7 @@ import ssl
 
 from sublet.errors import InvalidValue, SubletError
 from sublet.runtime.agent.dialing import host_and_port, is_secure
-from sublet.runtime.engines.line import HELLO_S, Line
-from sublet.runtime.engines.server import LEASE_S, AgentServer
+from sublet.runtime.engines.server import HELLO_S, LEASE_S, AgentServer, Line
 from sublet.runtime.file_sync.own_code import Wanted, own_code, wanted_in
 from sublet.runtime.identity.authority import Authority
 from sublet.runtime.identity.enrolment import LONGEST, answer_to, asked_in

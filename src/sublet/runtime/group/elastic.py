@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from sublet.domain.shape import Placement
-from sublet.runtime.group import overdue
+from sublet.runtime.group import states
 from sublet.runtime.group.core import LAST_GRACE_S, find_crash
 from sublet.runtime.group.failures import (
     Failure,
@@ -40,7 +40,7 @@ from sublet.runtime.group.states import (
 from sublet.runtime.group.workers import Worker, WorkerPhase
 from sublet.runtime.jobs.bounds import OnNodeLoss
 from sublet.wire import messages as wire
-from sublet.wire.exits import EXIT_LEFT
+from sublet.wire.messages import EXIT_LEFT
 from sublet.wire.travel import Preparing
 
 __all__ = ["ElasticGroup"]
@@ -253,7 +253,7 @@ class ElasticGroup(InGrid):
                 if message.generation == self.round.number or self._was_formed_before(message.generation):
                     self.widths.note_step(self._wanted)
             case Gathering(saving=Saving() as saving) as state if first:  # a worker that makes steps can save
-                self.state = replace(state, saving=replace(saving, until_s=wall_s + overdue.SAVE_S))
+                self.state = replace(state, saving=replace(saving, until_s=wall_s + states.SAVE_S))
 
     def _hear_broke(self, worker: Worker, message: wire.Broke, wall_s: float) -> None:
         worker.step = message.step
@@ -314,21 +314,21 @@ class ElasticGroup(InGrid):
         """See the protocol."""
         self._expire_workers(wall_s)
         state, suspect = self.state, self._unjudged.failed
-        if suspect is not None and wall_s - suspect.at_s > overdue.JUDGE_S:
+        if suspect is not None and wall_s - suspect.at_s > states.JUDGE_S:
             keep = not isinstance(state, Ending) and self.size > 0
             self._fail(replace(suspect.failure, keep=keep), wall_s)
             return
         waited_s = wall_s - state.since_s
         match state:
             case Idle():
-                if waited_s > overdue.parked_s(self.spec) and self._roster.members:
+                if waited_s > states.parked_s(self.spec) and self._roster.members:
                     self.broken = True
                     self._next_round()
                     self._tell_to_leave(self._roster.members, wall_s)
             case Gathering():
                 self._tick_gathering(state, wall_s)
             case Forming() if suspect is None:
-                if why := overdue.find_unformed(state, self._roster.members, self.spec, wall_s):
+                if why := states.find_unformed(state, self._roster.members, self.spec, wall_s):
                     self.broken = True  # once, all try again; then all are started anew
                     keep = self._unformed <= 1
                     self._fail(Failure(fault=Fault.INFRA, why=why, keep=keep, unfit=True), wall_s)
@@ -338,7 +338,7 @@ class ElasticGroup(InGrid):
                 if waited_s >= back_off_s(self.failures.total()):
                     self._gather(wall_s)
             case Ending():
-                if waited_s > overdue.TAIL_S:
+                if waited_s > states.TAIL_S:
                     self._finish(wall_s)
             case Forming() | Stopping() | Over():
                 pass  # of a group that forms: the failed worker is judged first, and the others cry because it left
@@ -351,18 +351,18 @@ class ElasticGroup(InGrid):
                 self._await_no_save(state, wall_s)
             return
         launched, quitter = self._roster.in_phase(WorkerPhase.LAUNCHED), self._unjudged.quit
-        if late := overdue.late_starters(launched, wall_s):
+        if late := states.late_starters(launched, wall_s):
             for worker in late:
                 self._roster.end(worker, 0.0, wall_s)
-            self._fail(overdue.late_start(late[0]), wall_s)
-        elif wall_s - state.since_s > overdue.READY_S and not launched:
+            self._fail(states.late_start(late[0]), wall_s)
+        elif wall_s - state.since_s > states.READY_S and not launched:
             missing = Failure(fault=Fault.INFRA, why="workers are missing")
             self._fail(missing if quitter is None else replace(quitter.failure, code=None), wall_s)
 
     def _tick_training(self, state: Training, wall_s: float) -> None:
         quitter = self._unjudged.quit
         if quitter is not None and (
-            wall_s - quitter.at_s > overdue.QUIT_S or overdue.is_old(state.cry, wall_s)
+            wall_s - quitter.at_s > states.QUIT_S or states.is_old(state.cry, wall_s)
         ):  # no word of a good end came; the others cry because it left
             self._fail(quitter.failure, wall_s)
         elif not self._is_whole and self._unjudged == Unjudged():
@@ -371,15 +371,15 @@ class ElasticGroup(InGrid):
         elif state.cry is not None:
             if (
                 self._unjudged == Unjudged()
-                and overdue.is_old(state.cry, wall_s)
+                and states.is_old(state.cry, wall_s)
                 and not any(w.short for w in self._roster.members)
             ):  # a failed worker is why the others cry: that is judged, and told
                 why = state.cry.why or "the group fell apart, though no member is gone"
                 self._fail(Failure(fault=Fault.INFRA, why=why, keep=True, unfit=True), wall_s)
-        elif state.adopted and wall_s - state.progress_s > overdue.ADOPTED_S:
+        elif state.adopted and wall_s - state.progress_s > states.ADOPTED_S:
             self._gather_anew(wall_s)  # perhaps they were about to form a group when the last controller died
         elif not self.broken:
-            hang = overdue.find_hang(
+            hang = states.find_hang(
                 state, self._roster.members, self.spec, wall_s, joined=self.joined, stepped=self.stepped
             )
             if hang is not None:

@@ -23,8 +23,8 @@ from sublet.runtime.group.states import Ending, Forming, Gathering, Idle, Over, 
 from sublet.runtime.group.workers import Worker, WorkerPhase, split_by_room
 from sublet.runtime.jobs.bounds import Shards
 from sublet.wire import messages as wire
-from sublet.wire.exits import EXIT_LEFT
 from sublet.wire.grids import GRIDS_SINCE, STAGES
+from sublet.wire.messages import EXIT_LEFT
 
 __all__ = ["InGrid"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from sublet.runtime.group import overdue
+from sublet.runtime.group import states
 from sublet.runtime.group.core import LAST_GRACE_S, GroupCore, Verdict
 from sublet.runtime.group.failures import (
     Ended,
@@ -17,7 +17,6 @@ from sublet.runtime.group.failures import (
     how_it_stopped_short,
 )
 from sublet.runtime.group.protocol import GroupNews, Outcome
-from sublet.runtime.group.rounds import Round
 from sublet.runtime.group.states import (
     ElasticState,
     Ending,
@@ -30,10 +29,10 @@ from sublet.runtime.group.states import (
     Stopping,
     Training,
 )
-from sublet.runtime.group.workers import Worker, WorkerPhase, regroup_orders, split_by_room, was_started_under
+from sublet.runtime.group.workers import Round, Worker, WorkerPhase, regroup_orders, split_by_room, was_started_under
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire import messages as wire
-from sublet.wire.exits import EXIT_LEFT
+from sublet.wire.messages import EXIT_LEFT
 
 __all__ = ["AT_ONCE", "Regrouping", "failure_of"]
 
@@ -159,7 +158,7 @@ class Regrouping(GroupCore):
         untried = self._wanted > self.widths.widest and self.step > self._kept
         if state.saving is None and untried and self._savers():
             self.save_now()
-            wait_s = overdue.ADOPTED_S if self.stepped is None and self.joined is None else overdue.SAVE_S
+            wait_s = states.ADOPTED_S if self.stepped is None and self.joined is None else states.SAVE_S
             self.state = state = replace(state, saving=Saving(self.step, wall_s + wait_s))
         return state.saving is not None
 

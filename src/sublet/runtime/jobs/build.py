@@ -18,12 +18,10 @@ from sublet.runtime.jobs import bounds
 from sublet.runtime.jobs.bounds import OnNodeLoss
 from sublet.runtime.jobs.command import argv_from_run, is_torchrun, refuse_missing_script, uses_sdk
 from sublet.runtime.jobs.groups import joins_group
-from sublet.runtime.jobs.mistakes import shorten
+from sublet.runtime.jobs.mistakes import Document, shorten
 from sublet.runtime.jobs.mounts import MountPlaces, find_path, read_mounts
-from sublet.runtime.jobs.serialize import HIDDEN
-from sublet.runtime.jobs.spec import JobSpec, Retries
+from sublet.runtime.jobs.spec import HIDDEN, JobSpec, Retries
 from sublet.runtime.jobs.values import parse_deadline_s, parse_field
-from sublet.runtime.jobs.yaml_lines import Document
 
 __all__ = ["Surroundings", "build_job"]
 

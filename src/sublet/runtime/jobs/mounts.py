@@ -14,7 +14,7 @@ from sublet.machine.remote import SCHEMES as STORES
 if TYPE_CHECKING:
     from sublet.runtime.jobs.schema import Bucket
 
-__all__ = ["MountPlaces", "Mounts", "find_path", "read_mounts", "with_variables"]
+__all__ = ["MountPlaces", "find_path", "read_mounts", "with_variables"]
 
 VARIABLE: Final = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 SCHEMES: Final = {"gcs": "gs", "azure": "az"}  # by the name of a store; others are called like their scheme

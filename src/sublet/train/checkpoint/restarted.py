@@ -36,7 +36,7 @@ from sublet.train.sessions.rehearsal import Rehearsed
 from sublet.train.sessions.report import Report
 from sublet.train.state.kept import Keeps, Own
 from sublet.train.state.state import Progress
-from sublet.wire.exits import EXIT_LEFT
+from sublet.wire.messages import EXIT_LEFT
 
 __all__ = ["Restarted"]
 

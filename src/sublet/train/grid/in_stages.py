@@ -47,9 +47,8 @@ from sublet.train.sessions.report import Report
 from sublet.train.sessions.strategy import Around, Where
 from sublet.train.shards.run import memory_of
 from sublet.train.state.state import Progress, State
-from sublet.wire.exits import EXIT_MEMORY
-from sublet.wire.messages import Finished
-from sublet.wire.profile import is_profiled
+from sublet.wire.grids import is_profiled
+from sublet.wire.messages import EXIT_MEMORY, Finished
 
 __all__ = ["InStages", "awaited"]
 

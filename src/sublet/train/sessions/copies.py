@@ -39,8 +39,7 @@ from sublet.train.sessions.turns import Turns
 from sublet.train.shards.meeting import PeerMesh
 from sublet.train.shards.run import SessionRun, fits_of
 from sublet.train.state.state import State, broadcast
-from sublet.wire.exits import EXIT_MEMORY
-from sublet.wire.messages import Finished
+from sublet.wire.messages import EXIT_MEMORY, Finished
 
 __all__ = ["Copies"]
 

@@ -12,7 +12,7 @@ import pytest
 
 from sublet.machine.files import FILES
 from sublet.runtime.agent.link import Link
-from sublet.runtime.engines.line import Line
+from sublet.runtime.engines.server import Line
 from sublet.runtime.file_sync import content as contents
 from sublet.runtime.file_sync.content import LARGE_PART_BYTES as PART_BYTES
 from sublet.runtime.file_sync.content import Content, Keep, digest_of

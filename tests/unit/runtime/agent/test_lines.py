@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sublet.errors import BadInput
-from sublet.runtime.agent.line_reader import LineReader
+from sublet.runtime.agent.dialing import LineReader
 from sublet.wire.lines import LONGEST_LINE, to_frame, to_line
 from sublet.wire.messages import RenewLease, SaveNow, WorkerUp
 from sublet.wire.travel import Part

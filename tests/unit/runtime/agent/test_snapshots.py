@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sublet.runtime.agent.carrying import AGAIN_S, MOST_TRIES
+from sublet.runtime.agent.keeping import AGAIN_S, MOST_TRIES
 from sublet.runtime.agent.snapshots import AT_ONCE, LOOK_S, RESTLESS_S
 from sublet.runtime.controller.files.checkpoints import STALE
 from sublet.wire.messages import WorkerDown

@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 
 from sublet.runtime.agent.processes import met_at, ticks_by_parent
-from sublet.runtime.agent.watching import Watch, newest_below
+from sublet.runtime.agent.worker import Watch, newest_below
 from sublet.testing.rigs import LocalRig
 from sublet.wire.messages import WorkerDown, WorkerSeen
 from tests.rigs.one_agent import agent

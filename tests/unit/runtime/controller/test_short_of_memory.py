@@ -10,7 +10,7 @@ from sublet.runtime.clock import Clock
 from sublet.runtime.jobs.spec import Retries
 from sublet.testing.memory_cloud import MemoryCloud, Training
 from sublet.wire import messages as wire
-from sublet.wire.exits import EXIT_MEMORY
+from sublet.wire.messages import EXIT_MEMORY
 from tests.rigs.story import OFFERS, Story, a_spec, adds_up, trained
 
 pytestmark = pytest.mark.usefixtures("virtual_time")

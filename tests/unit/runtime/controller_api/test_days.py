@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sublet.runtime.controller_api.days import Mark, days_from
+from sublet.runtime.controller_api.views import Mark, days_from
 from tests.rigs.story import Story, a_spec, trained
 
 BEGIN = datetime(2026, 11, 16, 12, tzinfo=UTC)

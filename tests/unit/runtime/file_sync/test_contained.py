@@ -16,7 +16,7 @@ import pytest
 
 from sublet.runtime.agent import processes
 from sublet.runtime.agent.setups import dressed, preparing_text
-from sublet.runtime.agent.watching import LIFE, Watch
+from sublet.runtime.agent.worker import LIFE, Watch
 from sublet.runtime.file_sync import contained, records
 from sublet.runtime.file_sync.contained import ContainerFacts
 from sublet.wire.messages import StartWorker

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from sublet.runtime.group.counts import WorkerCounts
-from sublet.runtime.group.failures import Fault, fault_of
-from sublet.runtime.group.overdue import APART_S
-from sublet.runtime.group.states import Forming, Gathering, Training
+from sublet.runtime.group.failures import Fault, WorkerCounts, fault_of
+from sublet.runtime.group.states import APART_S, Forming, Gathering, Training
 from sublet.wire import messages as wire
-from sublet.wire.exits import EXIT_MEMORY
+from sublet.wire.messages import EXIT_MEMORY
 from tests.rigs.groups import all_ready, joined, sent, training
 
 

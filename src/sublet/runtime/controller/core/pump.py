@@ -29,7 +29,7 @@ from sublet.runtime.controller.money import Bill
 from sublet.runtime.controller.watch import AlarmKind, Alarms, Chronicle, HistoryRow, refusal_among
 from sublet.runtime.store import STORE_FAILURES, Store, next_step
 
-__all__ = ["Departures", "Journal", "Outlet", "Pump"]
+__all__ = ["Pump"]
 
 log = logging.getLogger("sublet.controller")
 TIMES = ("at_s", "billed_from_s", "billed_to_s", "lost_s", "resumes_s")  # of events

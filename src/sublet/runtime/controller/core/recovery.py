@@ -48,7 +48,7 @@ from sublet.runtime.controller.states import Ending
 from sublet.runtime.controller.watch import HistoryRow
 from sublet.runtime.store import MetaKey
 
-__all__ = ["Absence", "Recovery", "latest_end_s", "old_prices_first"]
+__all__ = ["Absence", "Recovery"]
 
 CONFIRMED_WITHIN_S = 30.0  # wall, for the provider to say that they are gone; what takes longer is charged until then
 LEASED = (NodePhase.READY, NodePhase.NOTICED)  # its agent has heard of the lease; one that boots has time of its own

@@ -26,12 +26,21 @@ from sublet.machine.files import Files
 from sublet.machine.wall import Wall
 from sublet.runtime.controller.memory import job_of
 from sublet.runtime.engines.protocol import Engine
-from sublet.runtime.file_sync.content import Content, Entry, Keep, entries_from, is_below, names_in
-from sublet.runtime.file_sync.fetching import GONE, Fetch, Fetching
+from sublet.runtime.file_sync.content import (
+    GONE,
+    Content,
+    Entry,
+    Fetch,
+    Fetching,
+    Keep,
+    entries_from,
+    is_below,
+    names_in,
+)
 from sublet.wire.saves import ANCHOR, Carried, Newest, Offered, Saved, Uncarried, Wants
 from sublet.wire.travel import Lacks, Part
 
-__all__ = ["MOST_BYTES", "Anchor", "Commit", "Head", "Pulling"]
+__all__ = ["Anchor", "Commit", "Head", "Pulling"]
 
 NAMES = ("HEAD", "HEAD.copy")  # the second is written first, and read where the first is damaged
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 
 from sublet.domain.money import Money
 from sublet.domain.quantity import counted
-from sublet.runtime.agent.watching import LOOK_S
+from sublet.runtime.agent.worker import LOOK_S
 from sublet.runtime.controller.jobs.lifecycle import Lifecycle
 from sublet.runtime.controller.memory import Context, JobRecord, Start
 from sublet.runtime.controller.money import Bill, Purpose
@@ -29,9 +29,9 @@ from sublet.runtime.controller.states import Ending, Hold
 from sublet.runtime.controller.watch import HistoryRow
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire import messages as wire
-from sublet.wire.exits import EXIT_LEFT
+from sublet.wire.messages import EXIT_LEFT
 
-__all__ = ["Attempts", "describe_unknown", "lose_unseen", "set_aside", "settle_earlier"]
+__all__ = ["Attempts"]
 
 MANY_STARTS = 3  # from the beginning, after which its owner is told; again at every doubling
 UNSEEN = (

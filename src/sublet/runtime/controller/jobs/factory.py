@@ -34,7 +34,7 @@ from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.private import make_private
 from sublet.runtime.profiles.store import ProfileStore
 from sublet.wire import saves
-from sublet.wire.profile import FITS
+from sublet.wire.grids import FITS
 
 __all__ = ["RecordFactory"]
 

@@ -15,7 +15,7 @@ from sublet.perf.part_memory import PartMemory
 from sublet.runtime.jobs.bounds import MOST_STAGES
 from sublet.wire.grids import Joined, Stepped
 
-__all__ = ["KINDS", "Changes", "GridLearning", "kind_of"]
+__all__ = ["KINDS", "GridLearning", "kind_of"]
 
 MOST_PAUSES = 50
 FORGETS = 0.3  # weight of the newest measurement of a grid

@@ -17,26 +17,15 @@ from sublet.perf.sizes import UNKNOWN_H
 from sublet.runtime.controller.memory.grid_learning import GridLearning
 from sublet.runtime.controller.memory.tiers import Tiers
 from sublet.runtime.controller.states import Ending, Hold
-from sublet.runtime.group.counts import widest_below
+from sublet.runtime.group.failures import widest_below
 from sublet.runtime.group.protocol import Group
-from sublet.runtime.group.rounds import Census, Round
+from sublet.runtime.group.workers import Census, Round
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.profiles.learned import Profiling
 from sublet.runtime.secret_files import hidden
 from sublet.wire.messages import Stepped
 
-__all__ = [
-    "ASKS",
-    "TOO_WIDE",
-    "Awaited",
-    "Curve",
-    "JobRecord",
-    "Replacements",
-    "Start",
-    "Suspicion",
-    "kernel_job",
-    "pools_for",
-]
+__all__ = ["ASKS", "Awaited", "Curve", "JobRecord", "Replacements", "Start", "Suspicion", "kernel_job", "pools_for"]
 
 
 class Start(NamedTuple):

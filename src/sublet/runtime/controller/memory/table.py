@@ -19,12 +19,11 @@ from sublet.runtime.controller.memory.records import JobRecord
 from sublet.runtime.controller.money import Bill
 from sublet.runtime.controller.states import Ending, Hold
 from sublet.runtime.controller.watch import HistoryRow
-from sublet.runtime.jobs.serialize import spec_from_json
-from sublet.runtime.jobs.spec import JobSpec, Retries
+from sublet.runtime.jobs.spec import JobSpec, Retries, spec_from_json
 from sublet.runtime.secret_files import SecretFiles
 from sublet.runtime.store import Store
 
-__all__ = ["JobTable", "MakesRecords", "StoredJobs", "job_of", "needs_secrets"]
+__all__ = ["JobTable", "StoredJobs", "job_of", "needs_secrets"]
 
 
 def job_of(worker_id: str) -> str:

@@ -26,7 +26,7 @@ from sublet.runtime.providers.setup import ProviderSetup, require_engine
 from sublet.runtime.settings import Settings
 from sublet.runtime.store import MetaKey, Store
 
-__all__ = ["RATES", "build", "server_id_from", "server_of"]
+__all__ = ["RATES", "server_id_from", "server_of"]
 
 _log = logging.getLogger(__name__)
 

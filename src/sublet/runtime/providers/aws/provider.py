@@ -25,14 +25,20 @@ from sublet.errors import BadInput, InvalidValue, NoAccess, NoAnswer, RentFailed
 from sublet.machine.files import FILES, Files
 from sublet.market.catalogue import load_catalogue
 from sublet.runtime.clock import Clock
-from sublet.runtime.home import home_of
+from sublet.runtime.private import home_of
 from sublet.runtime.providers.aws.calls import Calls, Refusal, while_it_opens
 from sublet.runtime.providers.aws.config import AwsConfig
 from sublet.runtime.providers.aws.fleet import ABSENCES, EXPIRES_S, LISTED_WITHIN_S, Fleet
-from sublet.runtime.providers.aws.instances import Instance, instance_from, launch_request, stamp_from, token_tag
-from sublet.runtime.providers.aws.market import Pools, SpotPrices
-from sublet.runtime.providers.aws.offers import offers_from
-from sublet.runtime.providers.aws.records import InstanceRecord, InstanceRecords
+from sublet.runtime.providers.aws.instances import (
+    Instance,
+    InstanceRecord,
+    InstanceRecords,
+    instance_from,
+    launch_request,
+    stamp_from,
+    token_tag,
+)
+from sublet.runtime.providers.aws.offers import Pools, SpotPrices, offers_from
 from sublet.runtime.providers.protocol import Billed, RentedNode, TellMarket
 
 __all__ = ["AwsProvider"]

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from sublet.errors import RentFailed
-from sublet.runtime.providers.local.lives import Lives
-from sublet.runtime.providers.local.records import NodeRecord, Records
+from sublet.runtime.providers.local.records import Lives, NodeRecord, Records
 
 __all__ = ["Forker", "ForkerEnded", "Nodes"]
 

@@ -15,7 +15,7 @@ from typing import Any
 from sublet.runtime.agent import processes
 from sublet.runtime.agent.template import MOST_REQUEST
 from sublet.runtime.private import private_file
-from sublet.runtime.providers.local import lives
+from sublet.runtime.providers.local import records
 from sublet.runtime.providers.local.nodes import ForkerEnded
 
 __all__ = ["Template", "TemplateForker"]
@@ -30,9 +30,9 @@ class TemplateForker:
         self.template = template
 
     @property
-    def lives(self) -> lives.Lives:
+    def lives(self) -> records.Lives:
         """Which agents live here."""
-        return lives.LIVES
+        return records.LIVES
 
     def start(self) -> None:
         """Without waiting for what the template imports."""
@@ -45,7 +45,7 @@ class TemplateForker:
 
     async def fork(self, request: Mapping[str, Any], life: Path) -> None:
         """By the template; the life file is locked before it is asked."""
-        await self.template.fork(request, lives.new_life(life))
+        await self.template.fork(request, records.new_life(life))
 
     def watch(self, pid: int, start: int, died: Callable[[], None]) -> Callable[[], None] | None:
         """The kernel tells when the process ends."""

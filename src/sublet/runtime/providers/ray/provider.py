@@ -24,11 +24,9 @@ from sublet.runtime.agent.nursery import PRELOAD
 from sublet.runtime.clock import Clock
 from sublet.runtime.providers.local.provider import FIRST_LEASE_S, NODE_ID
 from sublet.runtime.providers.protocol import MarketNews, RentedNode, TellMarket
-from sublet.runtime.providers.ray.actors import RayClaim, Stewards
-from sublet.runtime.providers.ray.cluster import Cluster
+from sublet.runtime.providers.ray.cluster import Cluster, RayClaim, Stewards, StewardWaits, Supply
 from sublet.runtime.providers.ray.config import NOTICE_S, NodeKind, RayNode, offer_from
 from sublet.runtime.providers.ray.steward import GONE
-from sublet.runtime.providers.ray.supply import StewardWaits, Supply
 from sublet.runtime.providers.written import WrittenClaims
 
 __all__ = ["RayProvider"]

@@ -35,7 +35,7 @@ from sublet.runtime.providers.local.nodes import Nodes
 from sublet.runtime.providers.local.records import NodeRecord, Records
 from sublet.runtime.providers.local.template import Template, TemplateForker
 
-__all__ = ["HostSteward", "look_at_machine", "main"]
+__all__ = ["look_at_machine"]
 
 LONGEST = 1 << 20  # of one question
 SMI = ("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")

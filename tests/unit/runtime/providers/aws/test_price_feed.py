@@ -13,7 +13,7 @@ from sublet.domain.offer import Market, Offer
 from sublet.errors import SubletError
 from sublet.runtime.clock import Clock
 from sublet.runtime.providers.aws.calls import Calls
-from sublet.runtime.providers.aws.market import STALE_S, SpotPrices
+from sublet.runtime.providers.aws.offers import STALE_S, SpotPrices
 from sublet_lab.walls import WallOf
 
 LIST_USD = 0.3
