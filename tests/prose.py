@@ -24,7 +24,7 @@ NOT_HELD = (  # rewritten at present; to be emptied
     *("docs/architecture", "docs/reference/session.md", "docs/reference/contract.md"),
     *("docs/guides/make-a-script-elastic.md", "docs/guides/models-in-parts.md"),
     *("src/sublet/train", "src/sublet/integrations", "src/sublet/cli/work/script", "src/sublet/planning"),
-    *("src/sublet/policies", "src/sublet/runtime/controller", "src/sublet/runtime/controller_api"),
+    "src/sublet/policies",
 )
 
 

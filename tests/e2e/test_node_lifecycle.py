@@ -21,8 +21,8 @@ from sublet.domain.events import AvailabilityChanged, NodeLost, NodeNoticed
 from sublet.runtime.agent import processes
 from sublet.runtime.clock import Clock
 from sublet.runtime.providers.local import records
+from sublet.runtime.providers.local.nodes import Template
 from sublet.runtime.providers.local.records import Records
-from sublet.runtime.providers.local.template import Template
 from sublet.sim.world import Physics, World
 from sublet.testing.rigs import Ears, LocalRig, until
 from sublet.testing.values import an_offer

@@ -25,9 +25,9 @@ from sublet.runtime.controller.host import Paces
 from sublet.runtime.store import MetaKey, Store
 from sublet.testing.memory_cloud import MemoryCloud, Training
 from sublet.wire import messages as wire
-from sublet.wire.grids import Profile
+from sublet.wire.files import Travel
 from sublet.wire.lines import to_line
-from sublet.wire.travel import Travel
+from sublet.wire.messages import Profile
 from tests.rigs.story import Story, a_spec, phase, trained, until
 
 PACES = Paces(events_a_snapshot=10, events_a_file=10, history_kept=10)

@@ -21,8 +21,6 @@ EXCEPTIONS = {  # what is found -> why it is right as it is
 TO_BE_MENDED = {  # what is found and is not right: this list gets shorter, never longer
     # imports
     "sublet.cli.verbs.check",
-    "sublet.runtime.controller_api.api",
-    "sublet.runtime.controller_api.assemble",
     "sublet.train.grid.in_stages",
     "sublet.train.sessions.copies",
     "sublet.train.sessions.steps",
@@ -30,15 +28,9 @@ TO_BE_MENDED = {  # what is found and is not right: this list gets shorter, neve
     "sublet_lab.world.controllers",
     "sublet_lab.world.life",
     # constructors
-    "sublet/runtime/agent/worker.py:Watch",
-    "sublet/runtime/providers/aws/provider.py:AwsProvider",
-    "sublet/runtime/providers/local/provider.py:LocalProvider",
-    "sublet/runtime/providers/ray/provider.py:RayProvider",
-    "sublet/runtime/providers/ssh/provider.py:SshProvider",
     "sublet_lab/world/stage.py:Stage",
     # names of classes
     "sublet.integrations:Kept",
-    *(f"sublet.runtime:{name}" for name in ("Ending", "Mark", "Training")),
     *(f"sublet.train:{name}" for name in ("Bucket", "Entry", "Folder", "Kept", "Loaded", "Lost", "Manifest")),
     *(f"sublet.train:{name}" for name in ("Piece", "Samples", "Standing")),
 }

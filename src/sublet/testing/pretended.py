@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from sublet.perf.live_grids import GUESSED_ATOMS, pipeline_gain
 from sublet.wire import messages as wire
-from sublet.wire.grids import Profile
+from sublet.wire.messages import Profile
 
 __all__ = ["Node", "Training", "Worker", "gain", "meet", "saved"]
 

@@ -24,8 +24,8 @@ from typing import Any
 
 from sublet.errors import BadInput
 from sublet.wire import messages
-from sublet.wire.grids import Profile
-from sublet.wire.travel import Part
+from sublet.wire.files import Part
+from sublet.wire.messages import Profile
 
 __all__ = [
     "LONGEST_LINE",

@@ -21,8 +21,8 @@ from sublet.runtime.archive import WholeLog
 from sublet.runtime.clock import Clock
 from sublet.runtime.store import Store
 from sublet.testing.memory_cloud import Node, api_over
-from sublet.wire.grids import Profile
 from sublet.wire.lines import from_line, to_line
+from sublet.wire.messages import Profile
 from tests.rigs.kept_state import KINDS
 from tests.rigs.story import Story, adds_up, phase
 

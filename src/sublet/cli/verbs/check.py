@@ -208,7 +208,7 @@ def _print_iam() -> None:
     import json
 
     from sublet.api.state import StateDir
-    from sublet.runtime.controller_host.instance import anchor_statements
+    from sublet.runtime.controller_host.ground import anchor_statements
     from sublet.runtime.providers.aws.build import server_id_from
     from sublet.runtime.providers.aws.check import narrow_policy
     from sublet.runtime.providers.aws.config import config_path, read_config

@@ -140,7 +140,7 @@ def _anchor(state_dir: Path, *, quiet: bool, credentials: Mapping[str, str] | No
 
 def _choose_where_nothing_is_said(state_dir: Path, *, send_credentials: bool, quiet: bool) -> None:
     """An account is enough: what is missing is asked for, told, and written to aws.toml."""
-    from sublet.runtime.controller_host.first import choose, region_from, write_choices
+    from sublet.runtime.controller_host.ground import choose, region_from, write_choices
     from sublet.runtime.providers.aws.build import server_of
     from sublet.runtime.providers.aws.calls import client_maker
     from sublet.runtime.providers.aws.config import config_path
@@ -163,7 +163,7 @@ def _choose_where_nothing_is_said(state_dir: Path, *, send_credentials: bool, qu
 def _renew_own_role(state_dir: Path, *, quiet: bool) -> None:
     """The one that Sublet made: the file may name a bucket for backups by now, or other types."""
     from sublet.errors import SubletError
-    from sublet.runtime.controller_host.instance import renew_role, role_name
+    from sublet.runtime.controller_host.ground import renew_role, role_name
     from sublet.runtime.providers.aws.build import server_of
     from sublet.runtime.providers.aws.calls import client_maker
     from sublet.runtime.providers.aws.config import config_path, read_config

@@ -14,11 +14,22 @@ from pathlib import Path
 
 from sublet.runtime.agent.machine import Machine
 from sublet.runtime.agent.reading import holds_files
-from sublet.runtime.agent.restoring import Restoring
-from sublet.runtime.agent.snapshots import MOST_FILES, Finder, FolderFinder, Found, Snapshot, Spoiled, Steps
+from sublet.runtime.agent.snapshots import MOST_FILES, Finder, FolderFinder, Found, Restoring, Snapshot, Spoiled, Steps
+from sublet.wire.files import (
+    DISK,
+    HURRY_S,
+    Brought,
+    Carried,
+    Lacks,
+    Newest,
+    Offered,
+    Part,
+    Preparing,
+    Saved,
+    Uncarried,
+    Wants,
+)
 from sublet.wire.messages import EXIT_LEFT, FromWorker, StartWorker, WorkerDown
-from sublet.wire.saves import DISK, HURRY_S, Brought, Carried, Newest, Offered, Saved, Uncarried, Wants
-from sublet.wire.travel import Lacks, Part, Preparing
 
 __all__ = ["Keeping"]
 

@@ -31,8 +31,8 @@ from sublet.runtime.agent.setups import Setups, dressed, key_of
 from sublet.runtime.agent.users import Acting, as_we_are
 from sublet.runtime.agent.worker import why_not_started
 from sublet.runtime.file_sync.content import Content, Entry, Fetching
+from sublet.wire.files import Kept, Lacks, Part, Preparing, Printed, Travel
 from sublet.wire.messages import EXIT_LOST, StartWorker
-from sublet.wire.travel import Kept, Lacks, Part, Preparing, Printed, Travel
 
 __all__ = ["Preparations", "Tree"]
 

@@ -21,8 +21,8 @@ from sublet.runtime.agent.processes import look
 from sublet.runtime.agent.worker import LIFE, AgentWorker
 from sublet.runtime.file_sync.contained import ContainerFacts
 from sublet.runtime.file_sync.records import Record, folder
+from sublet.wire.files import Travel
 from sublet.wire.messages import StartWorker
-from sublet.wire.travel import Travel
 
 __all__ = ["PYTHON", "Setups", "dressed", "key_of", "preparing_text"]
 

@@ -11,6 +11,7 @@ import os
 import socket
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import islice
 
 from sublet.machine.wall import WALL, Wall
@@ -20,7 +21,7 @@ from sublet.runtime.agent.processes import are_alone, met_at
 from sublet.runtime.agent.reading import OwnFiles, Reading, Resuming
 from sublet.wire.messages import EXIT_LOST, StartWorker, WorkerSeen, WorkerUp
 
-__all__ = ["CANNOT_START", "LIFE", "LOOK_S", "AgentWorker", "Watch", "newest_below", "why_not_started"]
+__all__ = ["CANNOT_START", "LIFE", "LOOK_S", "AgentWorker", "Looks", "Watch", "newest_below", "why_not_started"]
 
 LOOK_S = 5.0  # wall, between two looks
 BUSY = 0.01  # of one core: below that are timers of a runtime that waits
@@ -29,30 +30,33 @@ MOST_FILES = 5_000  # looked at below a checkpoint directory
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
+@dataclass(frozen=True, slots=True)
+class Looks:
+    """Ways to look at a process and its files, and what was begun before the process was started."""
+
+    reading: Reading | None = None
+    own: Resuming | None = None  # of the files below its own directory
+    newest: float | None = None  # `newest_below` before the start
+    met_at: Callable[[int], bool] = met_at
+    are_alone: Callable[[Iterable[int]], bool] = are_alone
+    disk: Disk = DISK
+    wall: Wall = WALL
+
+
+NO_LOOKS = Looks()
+
+
 class Watch:
     """One worker, from its start on."""
 
-    def __init__(  # noqa: PLR0913 - each is a fact about this worker, or a way to look at it
-        self,
-        worker_id: str,
-        pid: int,
-        log: str,
-        env: Mapping[str, str],
-        now_s: float,
-        reading: Reading | None = None,  # begun before it was started
-        *,
-        newest_before: float | None = None,  # `newest_below` before it was started
-        own: Resuming | None = None,  # what it writes below its own directory; begun before it was started
-        met_at: Callable[[int], bool] = met_at,
-        are_alone: Callable[[Iterable[int]], bool] = are_alone,
-        disk: Disk = DISK,
-        wall: Wall = WALL,
+    def __init__(
+        self, worker_id: str, pid: int, log: str, env: Mapping[str, str], now_s: float, looks: Looks = NO_LOOKS
     ) -> None:
         self._worker_id, self._pid, self._log = worker_id, pid, log
-        self._reading, self._own = reading, own
-        self._met_at, self._are_alone, self._disk, self._wall = met_at, are_alone, disk, wall
+        self._reading, self._own = looks.reading, looks.own
+        self._met_at, self._are_alone, self._disk, self._wall = looks.met_at, looks.are_alone, looks.disk, looks.wall
         self._folder, self._port = env.get("SUBLET_CHECKPOINT_DIR", ""), env.get("MASTER_PORT", "")
-        self._newest = newest_before  # of the files, by the clock of their disk
+        self._newest = looks.newest  # of the files, by the clock of their disk
         self._saved_s: float | None = None  # by ours
         self._active_s = self._looked_s = now_s
         self._ticks, self._printed = 0, self._length()

@@ -6,31 +6,25 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
-from functools import cache
 from pathlib import Path
 
 from sublet.domain import events as news
-from sublet.domain.purses import ORG
-from sublet.errors import InvalidValue
-from sublet.machine.wall import Wall
-from sublet.runtime.archive import Kept
 from sublet.runtime.controller.core import Controller
 from sublet.runtime.controller.memory import EARLIER, JobRecord
-from sublet.runtime.controller.states import Hold
 from sublet.runtime.controller.watch import HistoryRow
 from sublet.runtime.controller_api import views
-from sublet.runtime.controller_api.budgets import Budgets, OwnBudget
+from sublet.runtime.controller_api.budgets import Budgets
 from sublet.runtime.controller_api.directory import Directory
 from sublet.runtime.controller_api.explain import explain_view
 from sublet.runtime.controller_api.health import health_view, metrics_view
-from sublet.runtime.controller_api.history import Curves, Prices, cut_view, event_view
-from sublet.runtime.controller_api.jobs import JobCommands, JobSources, job_view, reason_of
+from sublet.runtime.controller_api.history import Curves, Prices, days, event_views
+from sublet.runtime.controller_api.jobs import JobCommands, JobSources, job_view, own_budgets, reason_of
 from sublet.runtime.controller_api.money import (
     budget_view,
     change_budget,
     earlier_cost_view,
     job_cost_view,
+    refuse_second_purse,
     top_up_purse,
     total_cost_view,
 )
@@ -39,7 +33,6 @@ from sublet.runtime.controller_api.protocol import Parts, Submitted
 from sublet.runtime.controller_api.submission import answer_dry_run, known_job, refuse_impossible, submit_job
 from sublet.runtime.controller_api.tokens import OWNER, Tokens
 from sublet.runtime.controller_api.trials import Trials
-from sublet.runtime.controller_api.views import DayView, Mark, days_from
 from sublet.runtime.controller_host.troubles import TroubleWatch, is_anchor
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.settings import Settings
@@ -72,7 +65,7 @@ class ControllerApi:
             started=self.started,
             tokens=self.tokens,
             directory=self.directory,
-            own=lambda: _own_budgets(controller),
+            own=lambda: own_budgets(controller),
         )
         self._began = self._wall.monotonic()
         self._started = asyncio.Event()
@@ -180,12 +173,7 @@ class ControllerApi:
         """History, oldest first."""
         if job_id is not None:
             self.record(job_id)
-        store = self._controller.store
-        rows = [event_view(row) for row in store.history(job_id, after, limit, newest=newest)]
-        if newest and len(rows) == limit:  # what is before them was not asked for
-            return rows
-        cut = store.cut_until(Kept.HISTORY)
-        return [cut_view(cut, store.path.parent, rows), *rows] if after < cut else rows
+        return event_views(self._controller.store, job_id, after=after, limit=limit, newest=newest)
 
     async def log_parts(self, job_id: str, *, rank: int | None = 0, worker_id: str = "") -> views.JobLog:
         """Where its output is."""
@@ -213,8 +201,8 @@ class ControllerApi:
             costs.append(earlier_cost_view(earlier, controller.bill.jobs[EARLIER]))
         ledger, bill = controller.kernel.ledger, controller.bill
         tiers = [record.tiers for record in records]
-        days = _days(controller, self._wall, ledger.spent(bill.settled_s).usd)
-        return total_cost_view(costs, bill, ledger.outflow(), tiers, ledger.besides(bill.settled_s), days)
+        spent_days = days(controller.store, self._wall.unix(), ledger.spent(bill.settled_s).usd)
+        return total_cost_view(costs, bill, ledger.outflow(), tiers, ledger.besides(bill.settled_s), spent_days)
 
     async def budget(self) -> views.BudgetView:
         """What may be spent, and what is."""
@@ -233,9 +221,7 @@ class ControllerApi:
         """Change what is given."""
         await self.started()
         kernel = self._controller.kernel
-        if purse_usd is not None and ORG in kernel.purses.allowed:
-            allowed = "left out: all have a budget for each period; next: sublet budget set --org USD[/month]"
-            raise InvalidValue("purse", purse_usd, allowed)
+        refuse_second_purse(kernel, purse_usd)
         budget = change_budget(
             kernel.supply.budget,
             burn_limit_usd_per_h=burn_limit_usd_per_h,
@@ -309,35 +295,6 @@ def _sources(controller: Controller) -> JobSources:
         wait_reason=controller.deferred.why,
         knows_size=controller.factory.sizes.knows,
     )
-
-
-def _own_budgets(controller: Controller) -> dict[str, OwnBudget]:
-    """Of the jobs that live."""
-    found = {}
-    for record in controller.table.live.values():
-        if record.spec.purse_usd is not None:
-            controller.bill.settle_job(record.id, controller.now_s())
-            found[record.id] = OwnBudget(
-                limit_usd=record.spec.purse_usd,
-                spent_usd=controller.bill.jobs[record.id].total.usd,
-                reserved_usd=controller.jobs.budgets.stop_usd(record),
-                burn_usd_per_h=controller.bill.burn_usd_per_h(record.id),
-                exhausted=record.paused is Hold.BUDGET,
-            )
-    return found
-
-
-def _days(controller: Controller, wall: Wall, spent_usd: float) -> list[DayView]:
-    store, now = controller.store, datetime.fromtimestamp(wall.unix(), UTC)
-
-    @cache
-    def mark(seq: int) -> Mark:
-        (row,) = store.history(None, seq - 1, 1)
-        return Mark(datetime.fromisoformat(row.at), float(row.facts.get("usd_total", 0.0)))
-
-    newest = store.history(None, 0, 1, newest=True)
-    last = newest[0].seq if newest else 0
-    return days_from(mark, store.cut_until(Kept.HISTORY) + 1, last, Mark(now, spent_usd))
 
 
 def _view(controller: Controller, record: JobRecord) -> views.JobView:

@@ -15,17 +15,17 @@ from sublet.errors import Infeasible, InvalidValue, NoSuchJob, NotNow, OutOfBudg
 from sublet.kernel.kernel import Kernel
 from sublet.perf.preemption import believe_reclaims
 from sublet.runtime.controller.core import Controller
+from sublet.runtime.controller.inbox import Ending, Hold
 from sublet.runtime.controller.memory import ASKS, JobRecord, kernel_job, needs_secrets
 from sublet.runtime.controller.money import Bill
-from sublet.runtime.controller.states import Ending, Hold
 from sublet.runtime.controller.watch import HistoryRow, gist_of, width
-from sublet.runtime.controller_api.budgets import purse_reason
+from sublet.runtime.controller_api.budgets import OwnBudget, purse_reason
 from sublet.runtime.controller_api.grids import gpu_views, move_views, place_views
 from sublet.runtime.controller_api.money import bill_view
 from sublet.runtime.controller_api.remaining import Remaining, estimate_remaining
 from sublet.runtime.controller_api.views import JobPhase, JobView, Quantiles
 
-__all__ = ["JobCommands", "JobSources", "job_view", "reason_of"]
+__all__ = ["JobCommands", "JobSources", "job_view", "own_budgets", "reason_of"]
 
 PASSING = (Hold.NONE, Hold.BACK_OFF, Hold.BUDGET)  # ends by itself or with money: its owner's word is stronger
 
@@ -367,3 +367,19 @@ def _shape_held(pool: str, state: JobState, held: Sequence[tuple[Offer, int]]) -
 
 def _shifted(quantiles: Quantiles, more: float) -> Quantiles:
     return {"p10": more + quantiles["p10"], "p50": more + quantiles["p50"], "p90": more + quantiles["p90"]}
+
+
+def own_budgets(controller: Controller) -> dict[str, OwnBudget]:
+    """The budgets of jobs that live and have one in their file."""
+    found = {}
+    for record in controller.table.live.values():
+        if record.spec.purse_usd is not None:
+            controller.bill.settle_job(record.id, controller.now_s())
+            found[record.id] = OwnBudget(
+                limit_usd=record.spec.purse_usd,
+                spent_usd=controller.bill.jobs[record.id].total.usd,
+                reserved_usd=controller.jobs.budgets.stop_usd(record),
+                burn_usd_per_h=controller.bill.burn_usd_per_h(record.id),
+                exhausted=record.paused is Hold.BUDGET,
+            )
+    return found

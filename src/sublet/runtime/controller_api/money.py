@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from sublet.domain.budget import Budget
 from sublet.domain.money import Money, Price
+from sublet.domain.purses import ORG
 from sublet.errors import InvalidValue
 from sublet.kernel.kernel import Kernel
 from sublet.runtime.archive import ShelfSums
@@ -19,6 +20,7 @@ __all__ = [
     "change_budget",
     "earlier_cost_view",
     "job_cost_view",
+    "refuse_second_purse",
     "tier_views",
     "top_up_purse",
     "total_cost_view",
@@ -188,3 +190,10 @@ def total_cost_view(
         "days": list(days),
         "usd_besides": besides.usd,
     }
+
+
+def refuse_second_purse(kernel: Kernel, usd: float | None) -> None:
+    """Where the organisation has a budget for each period, there is none in all beside it."""
+    if usd is not None and ORG in kernel.purses.allowed:
+        allowed = "left out: all have a budget for each period; next: sublet budget set --org USD[/month]"
+        raise InvalidValue("purse", usd, allowed)

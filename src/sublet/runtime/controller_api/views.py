@@ -38,16 +38,16 @@ __all__ = [
     "JobPhase",
     "JobView",
     "LogPart",
-    "Mark",
     "MetricsView",
     "NodeStatus",
     "NodeView",
     "Quantiles",
+    "SpentAt",
     "days_from",
 ]
 
 
-class Mark(NamedTuple):
+class SpentAt(NamedTuple):
     """A moment, and what was spent in all until then."""
 
     at: datetime
@@ -61,13 +61,13 @@ class DayView(TypedDict):
     usd: float
 
 
-def days_from(mark: Callable[[int], Mark], first: int, last: int, now: Mark) -> list[DayView]:
+def days_from(mark: Callable[[int], SpentAt], first: int, last: int, now: SpentAt) -> list[DayView]:
     """Oldest first. `mark` tells of a row by its number, which are without gaps from `first` to `last`.
 
     Looked at are the rows around each midnight, which are found by halving: logarithmic in the rows, times days.
     """
     if first > last:
-        return _spread(Mark(now.at, 0.0), [now])
+        return _spread(SpentAt(now.at, 0.0), [now])
     began, already_usd = mark(first)
     marks, at = [mark(first)], first
     while (day := mark(at).at.date()) < mark(last).at.date():
@@ -77,10 +77,10 @@ def days_from(mark: Callable[[int], Mark], first: int, last: int, now: Mark) -> 
             low, high = (middle, high) if mark(middle).at.date() <= day else (low, middle)
         marks += [mark(low), mark(high)]
         at = high
-    return _spread(Mark(began, already_usd if first > 1 else 0.0), [*marks, mark(last), now])
+    return _spread(SpentAt(began, already_usd if first > 1 else 0.0), [*marks, mark(last), now])
 
 
-def _spread(begin: Mark, marks: list[Mark]) -> list[DayView]:
+def _spread(begin: SpentAt, marks: list[SpentAt]) -> list[DayView]:
     found: dict[str, float] = {"": begin.usd} if begin.usd else {}
     before, sum_usd = begin
     for then, usd in marks:

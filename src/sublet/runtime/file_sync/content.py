@@ -22,7 +22,7 @@ from typing import Protocol
 from sublet.errors import BadInput
 from sublet.machine.files import FILES, Files
 from sublet.machine.wall import Wall
-from sublet.wire.travel import Lacks, Part
+from sublet.wire.files import Lacks, Part
 
 __all__ = [
     "GONE",

@@ -26,8 +26,7 @@ from sublet.runtime.group.workers import Census, Roster, Round, Worker, WorkerPh
 from sublet.runtime.jobs.bounds import Shards
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire import messages as wire
-from sublet.wire.grids import Ready
-from sublet.wire.messages import EXIT_LEFT
+from sublet.wire.messages import EXIT_LEFT, Ready
 
 __all__ = ["LAST_GRACE_S", "GroupCore", "Ranging", "Verdict", "find_crash"]
 

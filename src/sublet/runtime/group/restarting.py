@@ -25,7 +25,7 @@ from sublet.runtime.group.states import Idle, Opening, Over, RestartingState, Re
 from sublet.runtime.group.workers import Worker, WorkerPhase
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire import messages as wire
-from sublet.wire.travel import Preparing
+from sublet.wire.files import Preparing
 
 __all__ = ["RestartingGroup"]
 

@@ -1,6 +1,6 @@
 """States of a group, as values: each holds what is known there and nowhere else. Times are wall time.
 
-    elastic      Idle -> Gathering -> Forming -> Training -> Ending -> Over
+    elastic      Idle -> Gathering -> Forming -> Stepping -> Concluding -> Over
     restarting   Idle -> Starting  ------------> Running  -----------> Over
 
 From everywhere a failure leads to Resting and back, an order of the kernel to Stopping and then to Idle or Over, and
@@ -20,9 +20,9 @@ from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire.messages import Joined, Stepped
 
 __all__ = [
+    "Concluding",
     "Cry",
     "ElasticState",
-    "Ending",
     "Forming",
     "Gathering",
     "Idle",
@@ -33,8 +33,8 @@ __all__ = [
     "Running",
     "Saving",
     "Starting",
+    "Stepping",
     "Stopping",
-    "Training",
     "find_copies",
     "find_hang",
     "find_silence",
@@ -112,7 +112,7 @@ class Forming:
 
 
 @dataclass(frozen=True, slots=True)
-class Training:
+class Stepping:
     """It makes steps."""
 
     since_s: float
@@ -122,13 +122,13 @@ class Training:
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class Concluding:
     """All steps are made; the script does what it does after them."""
 
     since_s: float
 
 
-ElasticState = Idle | Gathering | Forming | Training | Resting | Stopping | Ending | Over
+ElasticState = Idle | Gathering | Forming | Stepping | Resting | Stopping | Concluding | Over
 
 # ---------------------------------------------------------------------------------------- scripts without
 
@@ -212,7 +212,7 @@ def find_unformed(state: Forming, members: list[Worker], spec: JobSpec, wall_s: 
 
 
 def find_hang(
-    state: Training,
+    state: Stepping,
     members: list[Worker],
     spec: JobSpec,
     wall_s: float,

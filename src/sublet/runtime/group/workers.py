@@ -29,8 +29,7 @@ from sublet.domain.shape import Grid, Placement
 from sublet.domain.shards import ranges_for
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire import messages as wire
-from sublet.wire.grids import SHARDS
-from sublet.wire.messages import StartWorker
+from sublet.wire.messages import SHARDS, StartWorker
 
 __all__ = [
     "Census",

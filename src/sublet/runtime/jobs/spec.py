@@ -13,7 +13,7 @@ from typing import Any
 from sublet.errors import BadInput, InvalidValue
 from sublet.runtime.jobs import bounds
 from sublet.runtime.jobs.bounds import MarketChoice, OnNodeLoss, Shards
-from sublet.wire.grids import STAGES
+from sublet.wire.messages import STAGES
 
 __all__ = ["HIDDEN", "JobSpec", "Retries", "spec_from_json", "spec_to_json"]
 

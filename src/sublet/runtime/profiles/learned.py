@@ -20,8 +20,7 @@ from sublet.market.gpus import load_gpus
 from sublet.perf.live.rows import Source, StepRow
 from sublet.perf.live.speed import LiveSpeed, batch_steps, noise_phases
 from sublet.perf.live.stored import CPU
-from sublet.wire.grids import Profile
-from sublet.wire.messages import Stepped
+from sublet.wire.messages import Profile, Stepped
 
 __all__ = ["Profiling", "kind_ratio"]
 

@@ -33,7 +33,7 @@ from sublet.runtime.profiles.learned import Profiling
 from sublet.runtime.profiles.store import ProfileStore, read_stored, script_digest
 from sublet.runtime.profiling.course import Course, Walk, form_of
 from sublet.runtime.settings import Settings, default_state_dir
-from sublet.wire.grids import PROFILED
+from sublet.wire.messages import PROFILED
 
 __all__ = ["Profiled", "follow_course", "profile_script"]
 

@@ -47,8 +47,7 @@ from sublet.train.sessions.report import Report
 from sublet.train.sessions.strategy import Around, Where
 from sublet.train.shards.run import memory_of
 from sublet.train.state.state import Progress, State
-from sublet.wire.grids import is_profiled
-from sublet.wire.messages import EXIT_MEMORY, Finished
+from sublet.wire.messages import EXIT_MEMORY, Finished, is_profiled
 
 __all__ = ["InStages", "awaited"]
 

@@ -23,8 +23,7 @@ from sublet.train.link.agent_line import ControllerLink
 from sublet.train.link.devices import device_model
 from sublet.train.sessions.steps import Steps
 from sublet.train.state.state import Progress
-from sublet.wire.grids import PROFILED, Profile
-from sublet.wire.messages import Joined, Saved, ShortOfMemory, Stepped
+from sublet.wire.messages import PROFILED, Joined, Profile, Saved, ShortOfMemory, Stepped
 
 __all__ = ["Report"]
 

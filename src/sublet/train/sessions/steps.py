@@ -33,7 +33,7 @@ from sublet.train.sessions.turns import Turns
 from sublet.train.shards.meeting import PeerMesh, Shards
 from sublet.train.state.state import Progress
 from sublet.train.streams.streamed import is_stream, streamed_of
-from sublet.wire.grids import is_profiled
+from sublet.wire.messages import is_profiled
 
 __all__ = ["Steps"]
 

@@ -24,8 +24,7 @@ from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.profiles.learned import Profiling
 from sublet.runtime.profiles.store import ProfileStore, script_digest, text_of
 from sublet.testing.memory_cloud import MemoryCloud, Training
-from sublet.wire.grids import FITS, Profile
-from sublet.wire.messages import StartWorker, Stepped
+from sublet.wire.messages import FITS, Profile, StartWorker, Stepped
 from tests.rigs.asgi import OFFERS, serving
 from tests.rigs.story import a_spec, phase, until
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from sublet.runtime.controller_host import instance, watchdog
-from sublet.runtime.controller_host.instance import anchor_statements, own_statements
+from sublet.runtime.controller_host.ground import anchor_statements, own_statements
 from sublet.runtime.controller_host.record import HostRecord
 from sublet.runtime.providers.aws.config import AwsConfig
 

@@ -19,8 +19,8 @@ from sublet.runtime.agent.setups import dressed, preparing_text
 from sublet.runtime.agent.worker import LIFE, Watch
 from sublet.runtime.file_sync import contained, records
 from sublet.runtime.file_sync.contained import ContainerFacts
+from sublet.wire.files import Travel
 from sublet.wire.messages import StartWorker
-from sublet.wire.travel import Travel
 from tests.rigs import little_docker
 
 SECRET = "it's\nsecret"  # noqa: S105 - it is

@@ -8,8 +8,8 @@ from sublet.runtime.group import states
 from sublet.runtime.group.build import build_group
 from sublet.runtime.group.protocol import Outcome
 from sublet.runtime.jobs.spec import JobSpec
+from sublet.wire.files import Preparing
 from sublet.wire.messages import WorkerDown
-from sublet.wire.travel import Preparing
 
 
 @pytest.fixture(params=[True, False], ids=["sdk", "script"])

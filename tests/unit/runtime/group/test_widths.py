@@ -10,7 +10,7 @@ import pytest
 from sublet import plugins
 from sublet.domain.budget import Limit
 from sublet.runtime.clock import Clock
-from sublet.runtime.controller.jobs import answers
+from sublet.runtime.controller.jobs import reports
 from sublet.runtime.controller.memory.records import JobRecord, kernel_job
 from sublet.runtime.group import states
 from sublet.runtime.group.build import build_group
@@ -199,7 +199,7 @@ def test_a_job_whose_second_worker_cannot_train_beside_the_first_ends_well(tmp_p
 
 def test_a_width_that_failed_is_tried_again_after_a_while(tmp_path, monkeypatch):
     monkeypatch.setattr(states, "APART_S", 0.05)
-    monkeypatch.setattr(answers, "TOO_WIDE_S", 0.2)
+    monkeypatch.setattr(reports, "TOO_WIDE_S", 0.2)
     view, told = lived(tmp_path, "max-speedup", 60)
     assert view["phase"] == "finished"
     assert sum("cannot train on 2 workers" in text for text in told) > 1

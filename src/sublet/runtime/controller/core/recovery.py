@@ -37,14 +37,13 @@ from sublet.domain.timers import CheckPurse
 from sublet.errors import BadInput, InvalidValue, NoAnswer, SubletError
 from sublet.kernel.cluster import NodePhase
 from sublet.kernel.journal import header_line
-from sublet.runtime.controller.core.orders import Orders
-from sublet.runtime.controller.core.pump import Pump
+from sublet.runtime.controller.core.pump import Orders, Pump
 from sublet.runtime.controller.host import Options
+from sublet.runtime.controller.inbox import Ending
 from sublet.runtime.controller.jobs import Lifecycle, told
 from sublet.runtime.controller.memory import Context, Identity, Memory
 from sublet.runtime.controller.money import MARK_EVERY_S, left_behind, mark_text, nothing_wanted
 from sublet.runtime.controller.nodes import Leases, RentedNodes
-from sublet.runtime.controller.states import Ending
 from sublet.runtime.controller.watch import HistoryRow
 from sublet.runtime.store import MetaKey
 

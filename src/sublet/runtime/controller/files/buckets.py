@@ -25,12 +25,12 @@ from typing import Protocol
 from sublet.errors import SubletError
 from sublet.machine.remote import is_remote
 from sublet.runtime.agent.disk import Disk
+from sublet.runtime.controller.inbox import Hold
 from sublet.runtime.controller.memory import Context, JobRecord, JobTable, job_of
-from sublet.runtime.controller.states import Hold
 from sublet.runtime.controller.watch import HistoryRow
 from sublet.runtime.file_sync.buckets import CLOUDS, access_elsewhere, access_of
 from sublet.wire import messages as wire
-from sublet.wire.saves import ANCHOR, BUCKET, Saved, SaveFailed
+from sublet.wire.files import ANCHOR, BUCKET, Saved, SaveFailed
 
 __all__ = [
     "BELIEVED_S",

@@ -37,8 +37,7 @@ from sublet.runtime.file_sync.content import (
     is_below,
     names_in,
 )
-from sublet.wire.saves import ANCHOR, Carried, Newest, Offered, Saved, Uncarried, Wants
-from sublet.wire.travel import Lacks, Part
+from sublet.wire.files import ANCHOR, Carried, Lacks, Newest, Offered, Part, Saved, Uncarried, Wants
 
 __all__ = ["Anchor", "Commit", "Head", "Pulling"]
 

@@ -22,10 +22,10 @@ from dataclasses import dataclass, replace
 from sublet.domain.money import Money
 from sublet.domain.quantity import counted
 from sublet.runtime.agent.worker import LOOK_S
+from sublet.runtime.controller.inbox import Ending, Hold
 from sublet.runtime.controller.jobs.lifecycle import Lifecycle
 from sublet.runtime.controller.memory import Context, JobRecord, Start
 from sublet.runtime.controller.money import Bill, Purpose
-from sublet.runtime.controller.states import Ending, Hold
 from sublet.runtime.controller.watch import HistoryRow
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire import messages as wire

@@ -19,10 +19,10 @@ from sublet.domain.job import Job
 from sublet.domain.money import Money, microseconds
 from sublet.domain.plan import Phase
 from sublet.domain.purses import Holder, Level
+from sublet.runtime.controller.inbox import Ending, Hold
 from sublet.runtime.controller.jobs.factory import RecordFactory
 from sublet.runtime.controller.jobs.feasibility import STOP_S
 from sublet.runtime.controller.memory import Context, JobRecord, kernel_job
-from sublet.runtime.controller.states import Ending, Hold
 from sublet.runtime.controller.watch import HistoryRow
 from sublet.runtime.jobs.spec import JobSpec, spec_to_json
 from sublet.runtime.secret_files import SecretFiles

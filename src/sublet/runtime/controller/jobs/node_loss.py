@@ -21,11 +21,10 @@ from __future__ import annotations
 from sublet.domain import events as news
 from sublet.domain.events import Event
 from sublet.domain.quantity import counted
-from sublet.runtime.controller.inbox import Inbox
+from sublet.runtime.controller.inbox import Hold, Inbox
 from sublet.runtime.controller.jobs.attempts import Attempts
 from sublet.runtime.controller.jobs.lifecycle import Lifecycle
 from sublet.runtime.controller.memory import Awaited, Context, JobRecord, Suspicion
-from sublet.runtime.controller.states import Hold
 from sublet.runtime.controller.watch import HistoryRow
 from sublet.runtime.group.failures import Fault
 from sublet.runtime.jobs.bounds import OnNodeLoss

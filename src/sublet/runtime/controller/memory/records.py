@@ -14,9 +14,9 @@ from sublet.domain.quantity import counted
 from sublet.errors import InvalidValue
 from sublet.perf.learned import Learned, Measured
 from sublet.perf.sizes import UNKNOWN_H
+from sublet.runtime.controller.inbox import Ending, Hold
 from sublet.runtime.controller.memory.grid_learning import GridLearning
 from sublet.runtime.controller.memory.tiers import Tiers
-from sublet.runtime.controller.states import Ending, Hold
 from sublet.runtime.group.failures import widest_below
 from sublet.runtime.group.protocol import Group
 from sublet.runtime.group.workers import Census, Round

@@ -44,8 +44,8 @@ from sublet.domain.shape import Placement
 from sublet.kernel.kernel import Kernel
 from sublet.kernel.ledger import Ledger
 from sublet.runtime.clock import Clock
+from sublet.runtime.controller.inbox import Ending
 from sublet.runtime.controller.money.timekeeping import MARK_EVERY_S
-from sublet.runtime.controller.states import Ending
 
 __all__ = ["PURPOSES", "Account", "Bill", "Purpose", "is_paid", "left_behind", "nothing_wanted", "said_at_the_end"]
 

@@ -17,9 +17,8 @@ from sublet.runtime.controller.nodes.heartbeats import Heartbeats
 from sublet.runtime.controller.watch import AlarmKind
 from sublet.runtime.engines.protocol import Engine
 from sublet.wire import messages as wire
+from sublet.wire.files import Lacks, Offered, Part, Preparing, Printed, Uncarried, Wants
 from sublet.wire.messages import Hello
-from sublet.wire.saves import Offered, Uncarried, Wants
-from sublet.wire.travel import Lacks, Part, Preparing, Printed
 
 __all__ = ["AgentAuth", "Agents"]
 

@@ -42,9 +42,8 @@ from sublet.machine.wall import WALL
 from sublet.runtime.agent import processes
 from sublet.runtime.agent.host import network_env
 from sublet.runtime.agent.template import serve
-from sublet.runtime.providers.local.nodes import Nodes
+from sublet.runtime.providers.local.nodes import Nodes, Template, TemplateForker
 from sublet.runtime.providers.local.records import NodeRecord, Records
-from sublet.runtime.providers.local.template import Template, TemplateForker
 from sublet.wire.lines import plain_text
 
 __all__ = ["GONE", "Steward", "calling_ray", "free_resources", "gcs_client", "import_ray"]
