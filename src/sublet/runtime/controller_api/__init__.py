@@ -1,1 +1,1 @@
-"""What users ask of a running controller, and what it answers."""
+"""Questions of users to a running controller, and the answers."""

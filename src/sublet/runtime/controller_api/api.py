@@ -94,7 +94,7 @@ class ControllerApi:
         await self._started.wait()
 
     def record(self, job_id: str) -> JobRecord:
-        """What the controller knows of a job, for whoever runs in its process."""
+        """The record of a job, for callers in the same process."""
         return self._commands.find(job_id)
 
     # ------------------------------------------------------------------ jobs come and go
@@ -137,13 +137,13 @@ class ControllerApi:
             return _view(self._controller, self._commands.top_up(job_id, usd))
 
     async def scale(self, job_id: str, *, low: int, high: int, by: str = "") -> views.JobView:
-        """Other widths."""
+        """Other worker counts."""
         await self.started()
         with _asked(self._controller, by):
             return _view(self._controller, self._commands.scale(job_id, low=low, high=high))
 
     async def dry_run(self, spec: JobSpec) -> views.DryRunView:
-        """What would become of it now; nothing is kept."""
+        """The outcome if it were submitted now; nothing is kept."""
         warning = refuse_impossible(self._controller.feasibility, spec)
         notes = await self._controller.sync.look(spec)
         spec = replace(spec, notes=(*spec.notes, *notes))
@@ -162,7 +162,7 @@ class ControllerApi:
         return job_view(record, _settled_sources(self._controller, record.id))
 
     async def explain(self, job_id: str) -> views.ExplainView:
-        """Why it has this width."""
+        """Why it has this worker count."""
         record = self.record(job_id)
         reason = reason_of(record, self._controller.kernel.jobs.get(job_id), _sources(self._controller))
         return explain_view(self._controller, record, policy=self._settings.policy, reason=reason)
@@ -205,7 +205,7 @@ class ControllerApi:
         return total_cost_view(costs, bill, ledger.outflow(), tiers, ledger.besides(bill.settled_s), spent_days)
 
     async def budget(self) -> views.BudgetView:
-        """What may be spent, and what is."""
+        """The limits, and what is spent."""
         controller = self._controller
         lease_s = controller.engine.lease_s * controller.clock.speedup
         return budget_view(controller.kernel, controller.now_s(), lease_s)
@@ -233,7 +233,7 @@ class ControllerApi:
         return await self.budget()
 
     async def top_up(self, usd: float, *, by: str = "") -> views.BudgetView:
-        """Put more into the purse."""
+        """Put more into the budget."""
         await self.started()  # before that, the purse is not the one that was left
         return await self.set_budget(purse_usd=top_up_purse(self._controller.kernel.supply.budget, usd), by=by)
 
@@ -270,13 +270,13 @@ def _note(controller: Controller, row: HistoryRow, by: str) -> None:
 
 @contextmanager
 def _asked(controller: Controller, by: str) -> Iterator[None]:
-    """What follows is somebody's wish, and on disk when it is answered."""
+    """Marks what follows as a user's wish, on disk when it is answered."""
     with controller.writing(), controller.inbox.asked_by(by):
         yield
 
 
 def _settled_sources(controller: Controller, only: str | None = None) -> JobSources:
-    """With a bill that goes up to this moment; whoever looks at one job alone has no other booked for it."""
+    """With a bill that goes up to this moment; for a look at one job no other is booked."""
     if only is None:
         controller.bill.settle(controller.now_s())
     else:

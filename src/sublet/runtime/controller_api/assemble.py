@@ -1,6 +1,6 @@
 """From settings to a controller: provider, engine and policy by their names, over the store of a state directory.
 
-A cloud that strikes by the progress of jobs is told how far they have come.
+A cloud that injects losses by the progress of jobs is told how far they have come.
 """
 
 from __future__ import annotations
@@ -91,13 +91,13 @@ def _refuse_an_unwritable(state_dir: Path) -> None:
 
 
 def policy_from(settings: Settings) -> Policy:
-    """Who decides, by name; in a hurry or not."""
+    """The policy of this name; in a hurry or not."""
     policy = cast(Policy, cast(type, plugins.load("sublet.policies", settings.policy))())
     return in_a_hurry(policy) if settings.hurry else policy
 
 
 def budget_from(settings: Settings) -> Budget:
-    """What may be spent."""
+    """The budget of the settings."""
     return Budget(
         burn=None if settings.burn_usd_per_h is None else Price.from_usd_per_h(settings.burn_usd_per_h),
         average=None if settings.average_usd_per_h is None else Price.from_usd_per_h(settings.average_usd_per_h),

@@ -40,7 +40,7 @@ class JobCommands:
         self._take_back = controller.writing()(controller.memory.take_back)  # it is on disk before it is shown
 
     def find(self, job_id: str) -> JobRecord:
-        """What the controller knows of a job, however long ago that was."""
+        """The record of a job, however long ago it ended."""
         record = self._records.get(job_id) or self._take_back(job_id)
         if record is None:
             raise NoSuchJob(job_id, self._records)
@@ -117,7 +117,7 @@ class JobCommands:
         return record
 
     def scale(self, job_id: str, *, low: int, high: int) -> JobRecord:
-        """Other widths; a script that could have several workers goes on looking for its group."""
+        """Other worker counts; a script that could have several workers goes on looking for its group."""
         record = self._find_live(job_id, "scale")
         sizes = tuple(size for size in record.spec.sizes if low <= size <= high)
         if record.spec.sizes and not sizes:
@@ -183,7 +183,7 @@ UNMODIFIED = {  # of a script without the SDK nobody but itself makes a checkpoi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSources:
-    """What a job is looked up in, at one moment."""
+    """The sources of a view of a job, at one moment."""
 
     kernel: Kernel
     bill: Bill
@@ -277,7 +277,7 @@ def _warnings(record: JobRecord, state: JobState | None) -> list[str]:
 
 
 def reason_of(record: JobRecord, state: JobState | None, sources: JobSources) -> str:
-    """Why it is in this phase, or has this width, in a sentence."""
+    """Why it is in this phase, or has this worker count, in a sentence."""
     if record.error:
         return gist_of(record.error)
     if state is None:

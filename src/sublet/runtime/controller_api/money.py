@@ -1,4 +1,4 @@
-"""What may be spent and what was: the budget, the bill of one job, the bill of all."""
+"""Limits and costs: the budget, the bill of one job, the bill of all."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
 
 
 def budget_view(kernel: Kernel, now_s: float, lease_s: float) -> BudgetView:
-    """What may be spent, and what is; a node whose controller is silent for `lease_s` of cloud time ends itself."""
+    """The limits, and what is spent; a node whose controller is silent for `lease_s` of cloud time ends itself."""
     budget, spent = kernel.supply.budget, kernel.ledger.spent(now_s)
     reserved = Money() if budget.purse is None else kernel.supply.purse.reserved(now_s)
     return {
@@ -45,7 +45,7 @@ def budget_view(kernel: Kernel, now_s: float, lease_s: float) -> BudgetView:
 
 
 def _unattended(kernel: Kernel, spent: Money, lease_s: float) -> Money:
-    """The dearest that all nodes can cost until they have ended themselves, as far as the purse does not pay for it."""
+    """The most that nodes can cost until they have ended themselves, as far as the budget does not pay for it."""
     if (purse := kernel.supply.budget.purse) is None:
         return Money()
     nodes = kernel.cluster.nodes.values()
@@ -67,7 +67,7 @@ def change_budget(
 
 
 def top_up_purse(budget: Budget, usd: float) -> float:
-    """The purse, in dollars, with so much more in it."""
+    """The budget, in dollars, with so much more in it."""
     if budget.purse is None:
         raise InvalidValue("purse", None, "set before it is topped up: sublet budget set --purse USD")
     if not usd > 0:
@@ -169,7 +169,7 @@ def total_cost_view(
     besides: Money,
     days: Sequence[DayView],
 ) -> CostView:
-    """The bill of all jobs, and of what no job used; `besides` of it was paid for no node, as for an anchor."""
+    """The bill of all jobs, and of what no job used; `besides` of it was paid for no node, as a controller host."""
     whole = Account(idle=bill.unused)
     for account in bill.jobs.values():
         for purpose in (*PURPOSES, "on_demand"):

@@ -1,9 +1,9 @@
 """Everything that can be asked of a controller, as a protocol. HTTP is one way to reach it, a test another.
 
 All calls run on the controller's own event loop, return at once what is known, and change nothing unless they say so.
-`by` is who asks, for the history.
-`job_id` is always a whole id; `directory` resolves names and prefixes before. What cannot be done is raised as an error
-of the tree: InvalidValue, Infeasible, OutOfBudget, NotNow (a verb that does not fit the job's phase), NoSuchJob.
+`by` is the name of the user, for the history. `job_id` is always a whole id; `directory` resolves names and prefixes
+before. What cannot be done is raised as an error of the tree: InvalidValue, Infeasible, OutOfBudget, NotNow (a verb
+that does not fit the job's phase), NoSuchJob.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Submitted(TypedDict):
 
 
 class Api(Protocol):
-    """What `sublet.api` serves: `controller_api.api.ControllerApi`, or a stand-in of a test."""
+    """The interface that `sublet.api` serves: `controller_api.api.ControllerApi`, or a stand-in of a test."""
 
     directory: Directory  # which jobs there are, and which one is meant
     prices: Prices  # of what is on offer, over time
@@ -82,14 +82,14 @@ class Api(Protocol):
     curves: Curves  # of losses
     trials: Trials  # what would be, were something otherwise
     budgets: Budgets  # of teams, users and jobs
-    parts: Parts  # of files that whoever submits has, and the controller does not
+    parts: Parts  # of files that their submitter has, and the controller does not
 
     async def submit(self, spec: JobSpec, *, key: str = "", by: str = "") -> Submitted:
         """Take a job; durable when it returns. The same `key` again gives the same job, after a restart too."""
         ...
 
     async def dry_run(self, spec: JobSpec) -> DryRunView:
-        """What would become of it now; nothing is kept."""
+        """The outcome if it were submitted now; nothing is kept."""
         ...
 
     async def jobs(self) -> Sequence[JobView]:
@@ -133,7 +133,7 @@ class Api(Protocol):
         ...
 
     async def log_parts(self, job_id: str, *, rank: int | None = 0, worker_id: str = "") -> JobLog:
-        """What a rank printed, or one worker, or (rank None) all of them, as parts of files that may not exist yet."""
+        """The output of a rank, or of one worker, or (rank None) of all, as parts of files that may not exist yet."""
         ...
 
     async def cost(self, job_id: str | None = None) -> CostView:
@@ -141,11 +141,11 @@ class Api(Protocol):
         ...
 
     async def explain(self, job_id: str) -> ExplainView:
-        """Why it has this width, and what else was weighed."""
+        """Why it has this worker count, and what else was weighed."""
         ...
 
     async def budget(self) -> BudgetView:
-        """What may be spent, and what is."""
+        """The limits, and what is spent."""
         ...
 
     async def set_budget(
@@ -160,7 +160,7 @@ class Api(Protocol):
         ...
 
     async def top_up(self, usd: float, *, by: str = "") -> BudgetView:
-        """Put more into the purse."""
+        """Put more into the budget."""
         ...
 
     async def nodes(self) -> Sequence[NodeView]:

@@ -1,12 +1,12 @@
 """The rest of a job: how long it will still take, what it will cost, and the risk that the cloud takes a part of it.
 
-By the model that plans are made with (`perf.preemption`), so that the mean is the number that the policy reckons with:
-nodes are lost as the offers say, every loss costs what it costs there, and speed varies as it has varied.
+By the model that plans are made with (`perf.preemption`), so that the mean is the number that the policy reckons with.
+Nodes are lost as the offers say, every loss costs what it costs there, and speed varies as it has varied.
 
 Out of what is foreseen of each (`remaining`), as if jobs fared independently of each other. All have ended when the
-last has: the chance of that by some time is the product of theirs. Dollars add up: so do medians, and what they may
-be off by adds in squares. Of one job it is what is foreseen of that job. Jobs that wait, or of whose work nobody
-knows how much it is, are counted and not in it.
+last has: the chance of that by some time is the product of theirs. Dollars add up: so do medians, and what they may be
+off by adds in squares. Of one job it is what is foreseen of that job. Jobs that wait, or whose amount of work is
+unknown, are counted and not in it.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class Risk:
 
 
 def mix_of(shape: Shape, pool: Pool) -> Mix:
-    """What is not steady is on spot, where there is any."""
+    """Nodes that are not steady are on spot, where there is any."""
     spot = shape.gpus - shape.steady if Market.SPOT in pool.markets else 0
     return Mix(spot=spot, on_demand=shape.gpus - spot, spot_nodes=len(packed(spot, pool.gpus_per_node)))
 

@@ -59,7 +59,7 @@ def submit_job(controller: Controller, spec: JobSpec, key: str) -> Submitted:
 
 
 def refuse_impossible(feasibility: Feasibility, spec: JobSpec) -> str:
-    """What can never run is refused; the warning for what may not run."""
+    """Refuses a job that can never run; a warning for one that may not run."""
     bounds.absolute("workdir", spec.cwd)
     bounds.absolute("checkpoint.uri", spec.checkpoint_dir)
     bounds.absolute("checkpoint.copy", spec.checkpoint_copy)

@@ -25,14 +25,14 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
 
 
 class Scope(StrEnum):
-    """What a token may, each more than the one before."""
+    """Rights of a token, each more than the one before."""
 
     READ = "read"  # look at everything
     USER = "user"  # bring jobs, and change them
     ADMIN = "admin"  # all: budgets, tokens, the end of the controller
 
     def covers(self, other: Scope) -> bool:
-        """Whether whoever may this may that."""
+        """Whether a holder of this right has that one, too."""
         order = list(Scope)
         return order.index(self) >= order.index(other)
 
@@ -68,7 +68,7 @@ class Tokens:
         self._facts, self._note, self._rng, self._wall = facts, note, rng, wall
 
     def create(self, name: str, scope: Scope, *, user: str = "", team: str = "", by: str = "") -> str:
-        """The token, which nobody can read again. Jobs that it brings are the user's; without one, of who it is."""
+        """The token, which cannot be read again. Jobs that it brings are the user's; without one, the token's name."""
         known = self._known()
         if not NAME.fullmatch(name) or name in (OWNER, READER):
             raise InvalidValue(
@@ -114,7 +114,7 @@ class Tokens:
         ]
 
     def owner(self, name: str) -> tuple[str, str]:
-        """User and team of whoever comes with this token; nobody in particular with that of the owner."""
+        """User and team of the holder of this token; empty for that of the owner."""
         return next(((each["user"], each["team"]) for each in self.list() if each["name"] == name), ("", ""))
 
     def teams(self) -> dict[str, str]:
@@ -122,7 +122,7 @@ class Tokens:
         return {each["user"]: each["team"] for each in self.list()}
 
     def digests(self) -> dict[bytes, tuple[str, Scope]]:
-        """Who comes with a token of this digest, and what they may."""
+        """The name and the rights of the token with this digest."""
         return {bytes.fromhex(each["digest"]): (name, Scope(each["scope"])) for name, each in self._known().items()}
 
     def _known(self) -> dict[str, dict[str, Any]]:

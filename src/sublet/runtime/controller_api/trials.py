@@ -1,4 +1,4 @@
-"""What would be, were something otherwise: the policy asked under other terms, and what a future begins with.
+"""Trials: the policy asked under other terms, and the start of a simulated future.
 
 Nothing of it changes anything. Only `set_hour`, which is asked for apart, does: what an hour of a job is worth.
 """
@@ -31,7 +31,7 @@ __all__ = ["Standing", "TrialView", "Trials"]
 
 
 class TrialJobView(TypedDict):
-    """One job as it is, and as the tried plan would have it. None where it has nothing, or nobody knows."""
+    """One job as it is, and as the tried plan would have it. None where it has nothing, or it is unknown."""
 
     job_id: str
     name: str
@@ -116,7 +116,7 @@ class Trials:
         average_usd_per_h: float | None = None,
         purse_usd: float | None = None,
     ) -> TrialView:
-        """What the policy would do now; None leaves a term as it is."""
+        """The plan of the policy now; None leaves a term as it is."""
         controller = self._controller
         snapshot = controller.kernel.snapshot(frozen=True)
         budget = change_budget(

@@ -1,4 +1,4 @@
-"""What a controller tells about itself: plain values, ready for JSON, each field with its unit.
+"""Answers of a controller: plain values, ready for JSON, each field with its unit.
 
 Every time that ends in `_s` is cloud time (seconds since the controller's first start, or a duration on that clock),
 but for those that start with `wall_` and for `step_s` and `samples_per_s`, which a worker measures on the wall.
@@ -277,7 +277,7 @@ class EventView(TypedDict):
 
 
 class TierView(TypedDict):
-    """What one tier of checkpoints cost, and what it saved."""
+    """The cost of one tier of checkpoints, and what it saved."""
 
     tier: str  # peers, disk, anchor or bucket
     commits: int
@@ -347,7 +347,7 @@ class ExplainView(TypedDict):
 
 
 class BudgetView(TypedDict):
-    """What may be spent, and what is."""
+    """The limits, and what is spent."""
 
     burn_limit_usd_per_h: float | None  # never above, at any moment
     average_usd_per_h: float | None  # aim in the long run
@@ -363,9 +363,9 @@ class BudgetView(TypedDict):
 
 
 class ExpectedView(TypedDict):
-    """What a new job would take and cost beside the jobs that are there; the quickest way and on demand to compare.
+    """The shape and the cost of a new job beside the jobs that are there; the quickest way and on demand to compare.
 
-    None where nobody knows how much work it is, or where there is nothing on demand.
+    None where the amount of work is unknown, or where there is nothing on demand.
     """
 
     shape: str
@@ -381,7 +381,7 @@ class ExpectedView(TypedDict):
 
 
 class DryRunView(TypedDict):
-    """What would happen to a job that is not submitted."""
+    """The outcome of a job that is not submitted."""
 
     name: str
     feasible: bool
@@ -444,7 +444,7 @@ class MetricsView(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobLog:
-    """What a job printed, as it was asked for. `hide` are its secrets: masked wherever the text goes."""
+    """The output of a job, as it was asked for. `hide` are its secrets: masked wherever the text goes."""
 
     parts: tuple[LogPart, ...]
     hide: tuple[str, ...] = field(default=(), repr=False)

@@ -122,7 +122,7 @@ TIMES = ("at_s", "billed_from_s", "billed_to_s", "lost_s", "resumes_s")  # of ev
 
 
 class Journal(Protocol):
-    """The keeper of what the next controller starts from, beside the log."""
+    """The writer of what the next controller starts from, beside the log."""
 
     def follow(self, event: Event, actions: list[Action]) -> None:
         """One more event is in the log."""

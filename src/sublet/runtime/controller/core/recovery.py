@@ -12,11 +12,10 @@ counts. The kernel hears of these ends at their own time and before anything els
 time in between would look like rent. So with prices: each counts from when it began.
 
 After a boot of this machine the time away was read from a wall clock. Then an agent that does come back proves that no
-lease has passed, and that the clock is wrong; one that comes for the first time proves nothing, nor does one that was
+lease has passed, and that the clock is wrong. One that comes for the first time proves nothing, nor does one that was
 there in time and whose provider took long to answer. So does a provider's record of an end that comes after all that
 was leased has ended: by the same clock it has everything too late, and by as much. A time that was measured is believed
-believed longer than their lease where they slept themselves, or where controllers came and went
-without leaving a mark.
+believed longer than their lease where they slept themselves, or where controllers came and went without leaving a mark.
 """
 
 from __future__ import annotations

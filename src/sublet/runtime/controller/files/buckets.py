@@ -5,9 +5,9 @@ of the job (`checkpoint.uri`) is asked, in a process of its own: the word counts
 of a later one is committed there. Until then the end of that worker is not heard either. Where the controller cannot
 ask, workers are believed, and that is told.
 
-Checkpoints that the controller has are copied to `checkpoint.copy`, and no GPU waits for that: one at a time for each
-job, in a process of its own, at the interval of its tier; the last of a job that ended at once. A job that is new here,
-and whose bucket has checkpoints, is held until they are here.
+Checkpoints that the controller has are copied to `checkpoint.copy`, and no GPU waits for that. It is one at a time for
+each job, in a process of its own, at the interval of its tier; the last of a job that ended at once. A job that is new
+here, and whose bucket has checkpoints, is held until they are here.
 """
 
 from __future__ import annotations

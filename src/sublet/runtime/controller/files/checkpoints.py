@@ -8,8 +8,8 @@
 name is not there for a reader. No generation below the one that was announced commits: a host that was away and comes
 back replaces nothing.
 
-A node offers a checkpoint by the name of its manifest; what is lacking of it is asked for, a little at a time, and when
-all of it is here it is committed: that, and not the word of a worker, makes it saved. The controller keeps nothing of a
+A node offers a checkpoint by the name of its manifest; what is lacking of it is asked for, a little at a time. When all
+of it is here it is committed: that, and not the word of a worker, makes it saved. The controller keeps nothing of a
 pull but the parts: a node offers again what was not answered. So nothing is answered while the disk is full: there may
 be room a moment later, and until then the node keeps the only copy.
 """

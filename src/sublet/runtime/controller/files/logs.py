@@ -459,7 +459,7 @@ class JobLogs:
             self._of(path.parent.parent.name).begin_anew(path.stem)
 
     def note_rank(self, record: JobRecord, node_id: str, message: wire.ToAgent) -> None:
-        """Whose output is that of a rank from now on, if this message to an agent says so."""
+        """The worker whose output is that of a rank from now on, if this message to an agent says so."""
         logs = self.of(record.id)
         if isinstance(message, wire.StartWorker):
             worker = record.group.workers.get(message.worker_id)  # None: its node went in the same moment

@@ -171,7 +171,7 @@ class Attempts:
             running.loaded_s = now_s - message.loaded_ago_s * speedup
 
     def _note_start(self, record: JobRecord, running: _Attempt, message: wire.Joined) -> None:
-        """It says what it goes on from; what it took to come so far is what another change of its width costs."""
+        """It says what it goes on from; its start took what the next change of its worker count costs."""
         running.loaded, running.told = "no" if message.source == "fresh" else "yes", True
         running.reader_seen, record.wrote = True, False  # nothing but what it says that it saved
         if record.lost_wall_s is None:  # else it is counted from the loss on

@@ -1,4 +1,4 @@
-"""The life of a job, as its owner, its purse and its failures make it: submitted, held, resumed, cancelled, given up.
+"""The life of a job, as its owner, its budget and its failures make it: submitted, held, resumed, cancelled, given up.
 
 What the kernel must know of it is told through the inbox; what the log does not tell is saved beside it.
 """
@@ -233,7 +233,7 @@ class Lifecycle:
     def respecify(self, record: JobRecord, spec: JobSpec, *, left_usd: float | None = None) -> None:
         """Its owner wants something else of it, or it has shown itself as something else.
 
-        `left_usd` is what is left of its own purse, where that is new.
+        `left_usd` is what is left of its own budget, where that is new.
         """
         if spec.sdk != record.spec.sdk:  # other machinery runs its workers, of which none is left
             old, record.group = record.group, self.factory.record(record.id, spec, record.submitted_s).group
@@ -268,7 +268,7 @@ class Lifecycle:
         return replace(job, paused=True) if self._all_stop else job
 
     def watch_purse(self, record: JobRecord) -> bool:
-        """A job's own purse: hold it back in time, so that stopping still fits in. True: it has to end at once."""
+        """A job's own budget: hold it back in time, so that stopping still fits in. True: it has to end at once."""
         purse, state = record.spec.purse_usd, self._inbox.kernel.jobs.get(record.id)
         if purse is None or state is None:
             return False

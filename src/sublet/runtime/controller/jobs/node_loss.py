@@ -1,7 +1,7 @@
 """Jobs that lose a node: what each does then, and whether it brought the node down itself.
 
-    continue   the survivors go on, at whatever width the policy gives them
-    replace    the survivors stand and wait: for a while no plan gives the job another width than it had
+    continue   the survivors go on, at whatever worker count the policy gives them
+    replace    the survivors stand and wait: for a while no plan gives the job another worker count than it had
     restart    all its workers start again from the last checkpoint (the group sees to that)
     fail       the survivors save and leave, and the job has failed; it can be resumed
 
@@ -9,9 +9,9 @@ The owner chooses by `elastic.on_node_loss`. A node that was left in time, after
 
 A script can end the agent of its node, exhaust its memory or crash its driver; another node would be rented for it, for
 ever. Some providers know that they did not take the node: that counts against the job, unless the controller was away
-for so long that the agent may have ended for want of a word from it; what came before a start that lasted for hours is
+for so long that the agent may have ended for want of a word from it. What came before a start that lasted for hours is
 forgiven, for such a job gets on. Of others it looks as if the cloud had taken it, and what tells the two apart is the
-time: a node that goes without notice within seconds of the start of a job's workers on it, start after start, while
+time. A node that goes without notice within seconds of the start of a job's workers on it, start after start, while
 nodes of others stay, goes because of that job. Workers that were there when the last node went, and train on without
 it, are of no other start. The job then waits longer and longer between two starts, and each counts as its own failure.
 """
@@ -109,7 +109,7 @@ LONGEST_REST_S = 600.0
 
 
 class Blame:
-    """Whose fault it is that nodes go."""
+    """The blame for nodes that go."""
 
     def __init__(self, inbox: Inbox, jobs: Lifecycle) -> None:
         self._inbox, self._jobs = inbox, jobs

@@ -100,7 +100,7 @@ class Answers:
         self._jobs.save_facts(record)
 
     def _narrow(self, record: JobRecord, item: GroupNews, why: str) -> None:
-        """It cannot train at this width: it is not planned for a while, even if its owner wants no less."""
+        """It cannot train at this worker count: it is not planned for a while, even if its owner wants no less."""
         width, until_s = item.width, self._inbox.now_s() + TOO_WIDE_S * self._clock.speedup
         record.narrow(width, item.back_to, why, until_s)
         self._jobs.save_facts(record)
@@ -109,7 +109,7 @@ class Answers:
         self._jobs.relearn(record)
 
     def try_any_width(self, record: JobRecord) -> None:
-        """The obstacle to a width may be gone by now."""
+        """The obstacle to a worker count may be gone by now."""
         if record.too_wide is not None and self._inbox.now_s() >= record.wide_again_s:
             record.allow_any_width()
             self._jobs.relearn(record)

@@ -1,6 +1,6 @@
 """Workers that keep their group waiting: seen in what each needs for its own part of a step, told, replaced if cheaper.
 
-Every rank says now and then how long a step took and how much of that it waited for the others; only rank 0 did before,
+Every rank says now and then how long a step took and how much of that it waited for the others. Only rank 0 did before,
 so of a group with an old SDK nothing is known but that all of it has become slow.
 """
 

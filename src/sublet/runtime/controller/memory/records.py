@@ -145,7 +145,7 @@ LONGEST_PAUSE_S = 86_400.0  # wall, to regroup
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Awaited:
-    """A width that a job had before it lost a node, and waits to have again until then."""
+    """A worker count that a job had before it lost a node, and waits to have again until then."""
 
     workers: int
     until_s: float
@@ -257,12 +257,12 @@ class JobRecord:
         self.profile.told_until = phases[0][0] * work if phases else math.inf
 
     def narrow(self, width: int, back_to: int, why: str, until_s: float) -> None:
-        """It could not train at this width, and is not tried there until then."""
+        """It could not train at this worker count, and is not tried there until then."""
         self.too_wide, self.back_to, self.too_wide_why, self.wide_again_s = width, back_to, why, until_s
         self.warnings[TOO_WIDE] = f"cannot train on {width} workers, trains on {back_to} instead: {why}"
 
     def allow_any_width(self) -> None:
-        """A width that it could not train at may be tried again."""
+        """A worker count that it could not train at may be tried again."""
         self.too_wide = self.back_to = None
         self.warnings.pop(TOO_WIDE, None)
 
@@ -282,7 +282,7 @@ class JobRecord:
         return f"the cloud took a node {counted(count, 'time')}, and retry.preemption is {limit}"
 
     def learn_spend(self, usd: float) -> bool:
-        """Learn what it has cost so far; True if the kernel should hear how much of its own purse is left."""
+        """Learn what it has cost so far; True if the kernel should hear how much of its own budget is left."""
         if self.spec.purse_usd is None:
             return False
         left_usd, told_usd = max(0.0, self.spec.purse_usd - usd), self.left_usd

@@ -7,7 +7,7 @@ nothing of it: its training is unknown, then useful as far as it has saved or fi
 
 The price is a part of the budget, and the kernel counts it until the budget says otherwise. A controller that ends says
 so itself. For one that was killed the next one does: where it runs on the same machine, which was on all the time, that
-was paid for all the time; where it does not, until the last sign of life, and as long as there may have been none.
+was paid for all the time. Where it does not, until the last sign of life, and as long as there may have been none.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Cloud time from one controller to the next, and cloud time that was lost.
 
 A wall clock may be set forward or back between two starts, and what it says would be booked as rent. So a controller
-leaves marks: cloud time beside the seconds since this machine was switched on, which nobody can set. Only after a
+leaves marks: cloud time beside the seconds since this machine was switched on, which cannot be set. Only after a
 restart of the machine is the wall clock asked. It may be wrong then; but the machine knows how long it has been on, and
 the last controller may have lived on for as long as it leaves no mark: no less than both is charged. What was rented is
 never charged beyond its lease (core/recovery.py), and never for less than its provider has on record.

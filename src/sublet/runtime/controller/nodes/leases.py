@@ -292,7 +292,7 @@ class Leases:
             self._alarms.sound(AlarmKind.RELEASE, f"cannot be given back yet, and costs on: {why}", node_id=node_id)
 
     def end_unpaid(self) -> None:
-        """The purse pays for a node that is given up until `gone_by_us`, and no longer."""
+        """The budget pays for a node that is given up until `gone_by_us`, and no longer."""
         kernel = self._inbox.kernel
         if kernel.supply.budget.purse is None or not kernel.supply.purse.giving_up:
             return

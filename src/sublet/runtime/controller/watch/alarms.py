@@ -29,7 +29,7 @@ class CallOutcome(StrEnum):
 
 
 class ResizeCause(StrEnum):
-    """Why a job changes its width: a label of a metric."""
+    """Why a job changes its worker count: a label of a metric."""
 
     LOSS = "loss"
     NOTICE = "notice"
@@ -73,7 +73,7 @@ class Gauges:
     _reconciled: float | None = None  # monotonic
 
     def count_resize(self, why: ResizeCause) -> None:
-        """A job changes its width."""
+        """A job changes its worker count."""
         self.resizes[why] += 1
 
     def count_call(self, call: str, outcome: CallOutcome) -> None:

@@ -111,4 +111,4 @@ def test_a_feed_that_says_nothing_is_believed_for_a_quarter_of_an_hour():
 
 def test_a_feed_that_never_spoke_is_trusted_no_longer_than_that():
     silent = int(STALE_S / 60.0)
-    assert "nobody has confirmed it" in by_minute([None] * (silent + 3))[-1][1]
+    assert "it was not confirmed" in by_minute([None] * (silent + 3))[-1][1]
