@@ -30,7 +30,7 @@ import torch
 from benchmarks.gpt import Gpt, Sizes, score, text_of
 from sublet import train
 from sublet.domain.shape import Grid
-from sublet.wire.exits import EXIT_LEFT
+from sublet.wire.messages import EXIT_LEFT
 from sublet_lab.grid.control import Control
 
 HUGE = Sizes(50_257, 1_024, 1_600, 48, 25, used=512, next=8, rate=1e-4, device="cuda")

@@ -37,9 +37,7 @@ from benchmarks import gpu_grid
 from benchmarks.gpt import LARGE, TINY, loss_of, made, text_of
 from sublet import train
 from sublet.train.link.devices import ONE_GPU
-from sublet.wire.exits import EXIT_LEFT
-from sublet.wire.grids import SHARDS
-from sublet.wire.messages import Leave, Regroup
+from sublet.wire.messages import EXIT_LEFT, SHARDS, Leave, Regroup
 from sublet_lab.grid.control import Control, Process
 
 PARTS = ("kills", "stops", "resizes", "ranges", "steps", "grid")

@@ -38,7 +38,7 @@ from benchmarks.gpt import TINY, Gpt, Sizes, score, text_of
 from benchmarks.grid_watch import Watch, cpu_s
 from sublet import train
 from sublet.domain.shape import Grid
-from sublet.wire.exits import EXIT_LEFT
+from sublet.wire.messages import EXIT_LEFT
 from sublet_lab.grid.control import Control, Process
 
 MEDIUM = Sizes(512, 16, 384, 6, 6, used=64, next=4, rate=1e-3, device="cpu")

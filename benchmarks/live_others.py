@@ -17,7 +17,7 @@ from sublet.api.client import Client, connect
 from sublet.errors import Infeasible
 from sublet.runtime.agent import processes
 from sublet.runtime.controller_api.views import ENDED
-from sublet.runtime.jobs.serialize import spec_to_json
+from sublet.runtime.jobs.spec import spec_to_json
 
 __all__ = ["submitted", "torchrun_restarts"]
 

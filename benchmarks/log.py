@@ -25,7 +25,7 @@ from sublet.domain.money import Price
 from sublet.runtime.clock import Clock
 from sublet.runtime.controller.core.loop import Controller
 from sublet.runtime.controller.host import PACES, HostServices, Options, Paces
-from sublet.runtime.controller.states import Ending
+from sublet.runtime.controller.inbox import Ending
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.store import Store, connect_file
 from sublet_lab.memory_cloud import MemoryCloud, api_over, one_gpu_offer

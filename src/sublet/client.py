@@ -27,7 +27,7 @@ from sublet.domain.quantity import positive
 from sublet.errors import InvalidValue
 from sublet.machine.wall import WALL
 from sublet.runtime.controller_api.budgets import PurseRow
-from sublet.runtime.controller_api.market_prices import PriceView
+from sublet.runtime.controller_api.history import PriceView
 from sublet.runtime.controller_api.protocol import Submitted
 from sublet.runtime.controller_api.views import (
     ENDED,
@@ -43,10 +43,9 @@ from sublet.runtime.controller_api.views import (
     NodeView,
 )
 from sublet.runtime.controller_host.troubles import is_anchor
+from sublet.runtime.jobs.command import with_python
 from sublet.runtime.jobs.file import job_from_file
-from sublet.runtime.jobs.interpreter import with_python
-from sublet.runtime.jobs.serialize import spec_to_json
-from sublet.runtime.jobs.spec import JobSpec
+from sublet.runtime.jobs.spec import JobSpec, spec_to_json
 from sublet.runtime.settings import default_state_dir
 
 __all__ = ["Fleet", "Purses", "Sent", "connect"]

@@ -29,7 +29,7 @@ import torch._dynamo  # an optimizer imports it: two seconds that each worker wo
 from sublet.domain.shape import Grid
 from sublet.train.checkpoint.restarted import Restarted
 from sublet.train.sessions import loop as sessions
-from sublet.wire.exits import EXIT_LEFT
+from sublet.wire.messages import EXIT_LEFT
 from sublet_lab.grid.control import Control
 from sublet_lab.trainers import Forked, World
 from tests.rigs.docs_loops import BATCH, loops, numbers

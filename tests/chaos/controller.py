@@ -17,7 +17,7 @@ from typing import Any
 
 from sublet.api import main as api_main
 from sublet.runtime.controller_api import assemble
-from sublet.runtime.group import overdue
+from sublet.runtime.group import states
 from sublet.runtime.providers.local import build as local_build
 from sublet.runtime.providers.local.provider import LocalProvider
 from sublet.runtime.store import Store
@@ -102,7 +102,7 @@ def main() -> None:
         CrashingProvider.when, CrashingProvider.call = when, what
         local_build.LocalProvider = CrashingProvider  # type: ignore[attr-defined, misc]
     if (silent_s := os.environ.get("CHAOS_SILENT_S")) is not None:  # a test has no minute to wait
-        overdue.SILENT_S = float(silent_s)
+        states.SILENT_S = float(silent_s)
     api_main.main()
 
 

@@ -26,8 +26,7 @@ from sublet.api.state import StateDir
 from sublet.domain.money import Money
 from sublet.errors import NoController, Refused, SubletError
 from sublet.kernel.journal import replay
-from sublet.runtime.jobs.serialize import spec_to_json
-from sublet.runtime.jobs.spec import JobSpec, Retries
+from sublet.runtime.jobs.spec import JobSpec, Retries, spec_to_json
 from sublet.runtime.settings import Settings, settings_to_json
 from sublet.runtime.store import Store
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from sublet import plugins
-from sublet.runtime.agent import line_reader
+from sublet.runtime.agent import dialing
 from sublet.testing.conformance.engines import EngineSuite, opened
 from sublet.wire.lines import to_line
 from sublet.wire.messages import Hello, WorkerUp
@@ -43,8 +43,8 @@ def test_there_are_engines_and_each_can_be_tested():
 
 
 def test_of_a_stranger_that_is_hung_up_on_no_further_line_is_read(rig, monkeypatch):
-    read, from_line = [], line_reader.from_line
-    monkeypatch.setattr(line_reader, "from_line", lambda line: read.append(line) or from_line(line))
+    read, from_line = [], dialing.from_line
+    monkeypatch.setattr(dialing, "from_line", lambda line: read.append(line) or from_line(line))
 
     async def scene():
         async with opened(rig):

@@ -13,8 +13,7 @@ pytest.importorskip("cryptography")
 
 from sublet.errors import BadInput, InvalidValue, MissingExtra, NoAccess
 from sublet.runtime.agent.dialing import address_from
-from sublet.runtime.engines.server import AgentServer
-from sublet.runtime.engines.tls import TlsEngine
+from sublet.runtime.engines.server import AgentServer, TlsEngine
 from sublet.runtime.file_sync.own_code import own_code
 from sublet.runtime.identity import certificates, enrolment
 from sublet.runtime.identity.authority import Authority

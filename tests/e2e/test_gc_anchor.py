@@ -7,7 +7,7 @@ import pytest
 from sublet.machine.wall import WALL
 from sublet.runtime.controller_host.instance import launch_request
 from sublet.runtime.controller_host.record import HostRecord, keep, read_record
-from sublet.runtime.home import home_of
+from sublet.runtime.private import home_of
 from sublet.runtime.providers.aws.build import server_of
 from sublet.runtime.providers.aws.config import read_config
 from tests.rigs.moto_cloud import ACCOUNT, IMAGE, REGION, account, forget_all, instances, moto

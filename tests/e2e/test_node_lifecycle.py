@@ -20,9 +20,9 @@ from sublet.domain.actions import RentNode
 from sublet.domain.events import AvailabilityChanged, NodeLost, NodeNoticed
 from sublet.runtime.agent import processes
 from sublet.runtime.clock import Clock
-from sublet.runtime.providers.local import lives
+from sublet.runtime.providers.local import records
+from sublet.runtime.providers.local.nodes import Template
 from sublet.runtime.providers.local.records import Records
-from sublet.runtime.providers.local.template import Template
 from sublet.sim.world import Physics, World
 from sublet.testing.rigs import Ears, LocalRig, until
 from sublet.testing.values import an_offer
@@ -164,7 +164,7 @@ def test_the_replayed_market_takes_whom_the_simulated_one_takes(rig, seed):
 
 STEPS = (  # what renting and releasing is made of; a controller may die before or after each
     (Records, "write"),
-    (lives, "new_life"),
+    (records, "new_life"),
     (socket, "send_fds"),
     (Template, "_hear"),
     (Records, "remove"),

@@ -8,7 +8,7 @@ from sublet.domain.plan import Phase
 from sublet.kernel import tenancy
 from sublet.runtime.controller.core.recovery import Absence
 from sublet.runtime.controller.host import Paces
-from sublet.runtime.controller.jobs import own_budget as stopping
+from sublet.runtime.controller.jobs import lifecycle as stopping
 from sublet.runtime.controller.jobs.groups import Groups
 from sublet.runtime.controller.money import bill
 from sublet_lab.world.laws import Laws

@@ -19,9 +19,9 @@ from sublet.runtime.controller.jobs.attempts import Attempts
 from sublet.runtime.controller.jobs.lifecycle import Lifecycle
 from sublet.runtime.controller.memory import table as stored_jobs
 from sublet.runtime.group.build import build_group
-from sublet.runtime.group.counts import WorkerCounts
+from sublet.runtime.group.failures import WorkerCounts
 from sublet.runtime.jobs.spec import JobSpec
-from sublet.runtime.providers.ray.actors import Stewards
+from sublet.runtime.providers.ray.cluster import Stewards
 from sublet_lab.world import life
 from sublet_lab.world.story import Fault, Story
 from tests.rigs.shrunk import a_paced_job as a_job

@@ -13,7 +13,7 @@ import pytest
 from sublet.errors import BadInput, StaleController
 from sublet.kernel.requests import PlanRequests
 from sublet.runtime.controller.host import Paces
-from sublet.runtime.controller.states import Ending, Hold
+from sublet.runtime.controller.inbox import Ending, Hold
 from sublet_lab.world import laws, users
 from sublet_lab.world.fence import Fence
 from sublet_lab.world.heap import World

@@ -15,7 +15,7 @@ from sublet.runtime.controller.host import Paces
 from sublet.runtime.controller.money.bill import Bill
 from sublet.runtime.controller.nodes import leases
 from sublet.runtime.controller.nodes.leases import Leases
-from sublet.runtime.providers.aws.market import SpotPrices
+from sublet.runtime.providers.aws.offers import SpotPrices
 from sublet_lab.world.plain import PlainCloud
 from sublet_lab.world.ray import RayCloud
 from sublet_lab.world.stage import Stage

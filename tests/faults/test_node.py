@@ -11,8 +11,9 @@ from sublet.runtime.agent.agent import AgentFacts
 from sublet.runtime.agent.devices import GpuReading
 from sublet.runtime.engines.local import LocalEngine
 from sublet.testing.rigs import Ears
-from sublet.wire.exits import EXIT_LEFT, EXIT_LOST
 from sublet.wire.messages import (
+    EXIT_LEFT,
+    EXIT_LOST,
     Dismiss,
     EndWorker,
     GpuSeen,

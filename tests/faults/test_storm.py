@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sublet.runtime.controller.watch.gauges import CallOutcome
+from sublet.runtime.controller.watch.alarms import CallOutcome
 from tests.rigs.storm import JOBS, STORM, Storm
 
 

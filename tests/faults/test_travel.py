@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from sublet.wire.files import Kept, Part, Printed
 from sublet.wire.messages import StartWorker, WorkerUp
-from sublet.wire.travel import Kept, Part, Printed
 from sublet_lab.world.life import Life
 from sublet_lab.world.story import JobPlan, Story
 from sublet_lab.world.working import WORK

@@ -8,9 +8,11 @@ import sys
 
 import pytest
 
-from sublet.wire.exits import EXIT_LEFT, EXIT_LOST, EXIT_MEMORY
 from sublet.wire.lines import LineBuffer, to_line
 from sublet.wire.messages import (
+    EXIT_LEFT,
+    EXIT_LOST,
+    EXIT_MEMORY,
     Broke,
     Damaged,
     Finished,

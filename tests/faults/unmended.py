@@ -13,7 +13,7 @@ import pytest
 
 from sublet.errors import PolicyFailed
 from sublet.kernel import kernel
-from sublet.runtime import schema, store
+from sublet.runtime import store
 from sublet.runtime.agent.link import Link
 from sublet.runtime.controller.core.decisions import Decisions, Made, Planner
 from sublet.runtime.controller.core.pump import Pump
@@ -21,8 +21,8 @@ from sublet.runtime.controller.core.recovery import Absence, Recovery
 from sublet.runtime.controller.jobs.groups import Groups
 from sublet.runtime.controller.memory.table import job_of
 from sublet.runtime.controller.money import timekeeping
-from sublet.runtime.controller.nodes.agent_auth import AgentAuth
 from sublet.runtime.controller.nodes.leases import Leases
+from sublet.runtime.controller.nodes.messages import AgentAuth
 from sublet_lab.world import controllers
 
 __all__ = ["BUGS", "without_mend"]
@@ -157,11 +157,11 @@ def _tables(patch: pytest.MonkeyPatch) -> None:
 
     def prepare(db, path):
         if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone():
-            for table in (*schema.TABLES, *schema.ADDED_TABLES):
+            for table in (*store.TABLES, *store.ADDED_TABLES):
                 db.execute(table)
-            db.execute("INSERT INTO meta VALUES (?, ?)", (schema.MetaKey.SCHEMA, str(schema.SCHEMA_VERSION)))
-        if (found := schema._fact(db, schema.MetaKey.SCHEMA)) != str(schema.SCHEMA_VERSION):
-            raise schema.BadInput(path, f"is of version {found}")
+            db.execute("INSERT INTO meta VALUES (?, ?)", (store.MetaKey.SCHEMA, str(store.SCHEMA_VERSION)))
+        if (found := store._fact(db, store.MetaKey.SCHEMA)) != str(store.SCHEMA_VERSION):
+            raise store.BadInput(path, f"is of version {found}")
 
     patch.setattr(store, "prepare_tables", prepare)
 

@@ -9,8 +9,7 @@ import json
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sublet.runtime.jobs.serialize import spec_to_json
-from sublet.runtime.jobs.spec import JobSpec
+from sublet.runtime.jobs.spec import JobSpec, spec_to_json
 from tests.rigs.asgi import serving
 from tests.rigs.sizes import examples
 from tests.rigs.story import a_spec

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from sublet.errors import SubletError
 from sublet.runtime.jobs.file import job_from_text
-from sublet.runtime.jobs.serialize import spec_from_json, spec_to_json
-from sublet.runtime.jobs.spec import JobSpec
+from sublet.runtime.jobs.spec import JobSpec, spec_from_json, spec_to_json
 from tests.rigs.job_file import WHOLE
 from tests.rigs.sizes import sized
 

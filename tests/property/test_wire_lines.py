@@ -12,11 +12,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sublet.errors import BadInput
-from sublet.runtime.agent.line_reader import LineReader
+from sublet.runtime.agent.dialing import LineReader
 from sublet.wire import messages
+from sublet.wire.files import Travel
 from sublet.wire.lines import from_line, to_line
-from sublet.wire.profile import Profile
-from sublet.wire.travel import Travel
+from sublet.wire.messages import Profile
 
 KINDS = [
     kind

@@ -42,7 +42,7 @@ from sublet.runtime.controller.core.loop import Controller
 from sublet.runtime.controller.host import HostServices, Options, Paces
 from sublet.runtime.providers.aws.calls import Calls
 from sublet.runtime.providers.aws.offers import offers_from
-from sublet.runtime.providers.aws.provider import AwsProvider
+from sublet.runtime.providers.aws.provider import AwsAccount, AwsProvider
 from sublet.runtime.store import Store
 from sublet.wire.messages import Hello
 from sublet_lab.walls import WallOf
@@ -409,11 +409,9 @@ def _live(loop, cloud, folder, rng):
         state_dir=folder,
         clock=clock,
         config=config,
-        server_id=server,
+        account=AwsAccount(server_id=server, unix_s=lambda: EPOCH + loop.now_s, prices_s=None),
         calls=Calls(lambda service, region: cloud, rng=cloud.rng),
         offers=offers,
-        unix_s=lambda: EPOCH + loop.now_s,
-        prices_s=None,
     )
     engine = Agents(cloud)
     hub = Controller(

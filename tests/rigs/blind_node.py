@@ -10,9 +10,9 @@ from sublet.runtime.controller.files.logs import JobLogs
 from sublet.runtime.controller.files.sync import FileSync
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.testing.rigs import Ears, until
+from sublet.wire.files import Lacks, Printed
 from sublet.wire.lines import to_line
 from sublet.wire.messages import Dismiss, EndWorker, Hello, StartWorker
-from sublet.wire.travel import Lacks, Printed
 
 JOBS = tuple(f"job-{number}" for number in range(1, 5))
 

@@ -21,7 +21,7 @@ import pytest
 from sublet.runtime.clock import Clock
 from sublet.runtime.providers.ray.cluster import Cluster
 from sublet.runtime.providers.ray.config import NodeKind
-from sublet.runtime.providers.ray.provider import RayProvider
+from sublet.runtime.providers.ray.provider import RayProvider, RayTerms
 from sublet.testing.rigs import PATIENCE_S
 from sublet_lab.box.claim import claim
 from sublet_lab.box.image import Image
@@ -105,8 +105,9 @@ class BoxedRayRig:
     def provider(self, *, supply=None):
         kind = NodeKind(name=KIND.name, slots=1, cpus=1.0, most=supply)
         facts = {"state_dir": self.folder, "clock": self.clock, "cluster": self.cluster, "kinds": (kind,)}
-        facts |= {"namespace": self.namespace, "preload": (), "lease_s": 30.0}
-        return RayProvider(**facts, address="tcp:198.18.0.1:7070")  # nobody is there: providers are tested
+        address = "tcp:198.18.0.1:7070"  # no engine is there: providers are tested
+        terms = RayTerms(address=address, namespace=self.namespace, preload=(), lease_s=30.0)
+        return RayProvider(**facts, terms=terms)
 
     def left(self):
         hosts = {node.id: node.host for node in self.cluster.look()}

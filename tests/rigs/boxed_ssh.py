@@ -71,10 +71,10 @@ class BoxedSshRig:
         self._seen = {}  # node -> machine, pid there, start
 
     def provider(self, *, supply=None):
-        way = Way(server=self.server, python=sys.executable, preload=(), back=None)
+        way = Way(server=self.server, python=sys.executable, preload=(), back=None, gone_s=60.0)
         request = {"address": "tcp:198.18.0.1:7070", "lease_s": 30.0}  # nobody is there: providers are tested
         facts = {"state_dir": self.folder, "clock": self.clock, "hosts": list(self.machines), "way": way}
-        return SshProvider(**facts, request=request, gone_s=60.0, most=supply)
+        return SshProvider(**facts, request=request, most=supply)
 
     def left(self):
         for machine in self.machines.values():

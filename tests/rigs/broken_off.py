@@ -17,8 +17,8 @@ import torch
 import torch._dynamo  # an optimizer imports it: two seconds that each worker would spend
 
 from sublet import train
+from sublet.wire.files import Saved
 from sublet.wire.messages import SaveNow
-from sublet.wire.saves import Saved
 from sublet_lab.trainers import World
 from tests.rigs.training import Logged, network
 

@@ -18,11 +18,10 @@ from sublet.runtime.agent.users import as_we_are
 from sublet.runtime.controller.files.checkpoints import PulledJobs, Pulling
 from sublet.train.checkpoint.commit import Directory
 from sublet.train.checkpoint.manifest import TREE, verify, write_files
+from sublet.wire.files import DISK as ON_DISK
+from sublet.wire.files import Lacks, Part, Saved, Travel, Wants
 from sublet.wire.lines import from_line, to_line
 from sublet.wire.messages import FromWorker, StartWorker
-from sublet.wire.saves import DISK as ON_DISK
-from sublet.wire.saves import Saved, Wants
-from sublet.wire.travel import Lacks, Part, Travel
 from sublet_lab.world.machine import MemoryFiles
 
 JOB = "job-1"

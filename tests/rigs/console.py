@@ -19,7 +19,7 @@ from sublet.api.server import bind, serve
 from sublet.api.state import StateDir
 from sublet.runtime.clock import Clock
 from sublet.runtime.jobs.file import job_from_command
-from sublet.runtime.jobs.serialize import spec_to_json
+from sublet.runtime.jobs.spec import spec_to_json
 from sublet_lab.memory_cloud import MemoryCloud, Training, api_over
 from tests.rigs.story import LIMITS, OFFERS
 

@@ -20,9 +20,8 @@ from sublet.kernel.kernel import Kernel
 from sublet.runtime.controller_api import views
 from sublet.runtime.controller_api.budgets import Budgets
 from sublet.runtime.controller_api.directory import Directory
-from sublet.runtime.controller_api.market_prices import Prices
-from sublet.runtime.controller_api.parts import Parts
-from sublet.runtime.controller_api.protocol import Api, Submitted
+from sublet.runtime.controller_api.history import Prices
+from sublet.runtime.controller_api.protocol import Api, Parts, Submitted
 from sublet.runtime.controller_api.tokens import Tokens
 from sublet.runtime.controller_api.views import (
     ENDED,

@@ -24,9 +24,9 @@ from sublet.runtime.archive import WholeLog
 from sublet.runtime.controller.host import Paces
 from sublet.runtime.store import MetaKey, Store
 from sublet.wire import messages as wire
+from sublet.wire.files import Travel
 from sublet.wire.lines import to_line
-from sublet.wire.profile import Profile
-from sublet.wire.travel import Travel
+from sublet.wire.messages import Profile
 from sublet_lab.memory_cloud import MemoryCloud, Training
 from tests.rigs.story import Story, a_spec, phase, trained, until
 

@@ -19,8 +19,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from unittest import mock
 
-from sublet.runtime.providers.local.forking import TemplateForker
-
 from sublet import plugins
 from sublet.domain.budget import Limit
 from sublet.domain.events import AvailabilityChanged
@@ -31,8 +29,8 @@ from sublet.perf.live.stored import StoredProfile
 from sublet.runtime.agent.nursery import PRELOAD
 from sublet.runtime.controller_api import assemble
 from sublet.runtime.profiles.store import script_digest
+from sublet.runtime.providers.local.nodes import Template, TemplateForker
 from sublet.runtime.providers.local.provider import LocalProvider
-from sublet.runtime.providers.local.template import Template
 from sublet.runtime.providers.setup import ProviderSetup
 from sublet.runtime.settings import Settings
 from sublet.testing.paced.run import PacedJob

@@ -22,7 +22,8 @@ from sublet.runtime.clock import Clock
 from sublet.runtime.providers.aws.calls import Calls, client_maker
 from sublet.runtime.providers.aws.config import AwsConfig
 from sublet.runtime.providers.aws.offers import offers_from
-from sublet.runtime.providers.aws.provider import AwsProvider
+from sublet.runtime.providers.aws.provider import AwsAccount, AwsProvider
+from sublet.testing.rigs import with_fields
 
 REGION = "us-east-1"
 KIND = "g4dn.xlarge"
@@ -112,7 +113,8 @@ class AwsRig:
         calls = knobs.pop("calls", None) or Calls(client_maker(config.endpoint_url))
         facts = {"state_dir": self.folder, "clock": self.clock, "server_id": self.server_id, "poll_s": 0.1}
         offers = offers_from(config, _catalogue())
-        return AwsProvider(config=config, calls=calls, offers=offers, **{**facts, "prices_s": None, **knobs})
+        facts |= {"config": config, "calls": calls, "offers": offers, "prices_s": None}
+        return AwsProvider(**with_fields(AwsAccount, "account", facts | knobs))
 
     def rows(self):
         return [row for row in instances(self.server_id) if row["State"]["Name"] in ("pending", "running")]

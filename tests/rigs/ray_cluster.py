@@ -20,9 +20,9 @@ from sublet.runtime.agent import processes
 from sublet.runtime.engines.ray import RayEngine
 from sublet.runtime.providers.ray.cluster import Cluster
 from sublet.runtime.providers.ray.config import NodeKind
-from sublet.runtime.providers.ray.provider import RayProvider
+from sublet.runtime.providers.ray.provider import RayProvider, RayTerms
 from sublet.runtime.providers.ray.steward import import_ray
-from sublet.testing.rigs import PATIENCE_S, LocalRig
+from sublet.testing.rigs import PATIENCE_S, LocalRig, with_fields
 
 NODES = 3
 STORE_BYTES = 80_000_000  # the smallest that Ray takes without complaint
@@ -89,7 +89,7 @@ class RayRig(LocalRig):
         kind = NodeKind(name=KIND.name, slots=1, cpus=1.0, most=supply)
         facts = {"state_dir": self.folder, "clock": self.clock, "cluster": self.cluster, "address": self.address}
         facts |= {"namespace": NAMESPACE, "kinds": (kind,), "preload": (), "lease_s": 30.0}
-        return RayProvider(**{**facts, **knobs})
+        return RayProvider(**with_fields(RayTerms, "terms", facts | knobs))
 
     def engine(self, **knobs):
         return RayEngine(self.address, **knobs)

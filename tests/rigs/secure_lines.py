@@ -13,7 +13,7 @@ from pathlib import Path
 
 from sublet.machine.wall import WALL
 from sublet.runtime.agent import processes
-from sublet.runtime.engines.tls import TlsEngine
+from sublet.runtime.engines.server import TlsEngine
 from sublet.runtime.identity import certificates
 from sublet.runtime.identity.authority import Authority
 from sublet.runtime.identity.names import CONTROLLER

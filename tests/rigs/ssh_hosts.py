@@ -11,6 +11,7 @@ import shutil
 import sys
 import tempfile
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -177,8 +178,9 @@ class SshRig(LocalRig):
 
     def provider(self, *, supply=None, **knobs):
         request = {"address": self.address, "lease_s": 30.0}
-        facts = {"state_dir": self.folder, "clock": self.clock, "hosts": self.hosts, "way": self.way}
-        return SshProvider(**{**facts, "request": request, "gone_s": 60.0, "most": supply, **knobs})
+        way = replace(self.way, gone_s=knobs.pop("gone_s", 60.0))
+        facts = {"state_dir": self.folder, "clock": self.clock, "hosts": self.hosts, "way": way}
+        return SshProvider(**{**facts, "request": request, "most": supply, **knobs})
 
     def left(self):
         for path in self.folder.glob(f"*/.local/state/sublet-nodes/{SERVER}/nodes/*.json"):

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 
 from sublet.runtime.controller.host import Paces
-from sublet.runtime.jobs.serialize import spec_to_json
+from sublet.runtime.jobs.spec import spec_to_json
 from sublet_lab.world.ec2 import Ec2Cloud
 from sublet_lab.world.life import Life
 from sublet_lab.world.story import JobPlan, Story

@@ -16,8 +16,8 @@ import time
 from pathlib import Path
 
 from sublet.wire import messages as wire
-from sublet.wire.exits import EXIT_LEFT, EXIT_LOST
 from sublet.wire.lines import LineBuffer, Message, to_line
+from sublet.wire.messages import EXIT_LEFT, EXIT_LOST
 
 REPORT_S = 0.5
 FORM_S = 20.0  # for all members to come

@@ -21,7 +21,7 @@ from sublet.api.server import bind, serve
 from sublet.api.state import StateDir
 from sublet.errors import SubletError
 from sublet.runtime.jobs.file import job_from_command
-from sublet.runtime.jobs.serialize import spec_to_json
+from sublet.runtime.jobs.spec import spec_to_json
 from sublet.runtime.store import Store
 from sublet.testing.rigs import LocalRig
 from sublet.wire.lines import to_line

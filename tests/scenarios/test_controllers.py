@@ -16,7 +16,7 @@ from sublet.domain.offer import Market, Offer
 from sublet.errors import BadInput, SubletError
 from sublet.runtime.clock import Clock
 from sublet.runtime.providers.aws.check import _expiry
-from sublet.runtime.providers.aws.market import SpotPrices
+from sublet.runtime.providers.aws.offers import SpotPrices
 from sublet.runtime.store import Store
 from sublet.testing.rigs import LocalRig
 from sublet.wire import messages as wire

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sublet.runtime.controller.states import Ending
+from sublet.runtime.controller.inbox import Ending
 from sublet.train.checkpoint.commit import Directory
 from sublet_lab.world.crash_points import die_at, points_of, sample_of
 from sublet_lab.world.faults import AT_CALL, AT_COMMIT

@@ -19,7 +19,7 @@ from sublet.domain.money import Price
 from sublet.domain.offer import Market, Offer
 from sublet.market.replay import MarketChange
 from sublet.market.spot import SpotTrace
-from sublet.runtime.group import overdue
+from sublet.runtime.group import states
 from sublet.runtime.providers.local import build as local_build
 from sublet.runtime.settings import Settings
 from tests.chaos.controller import import_nothing
@@ -52,7 +52,7 @@ def main() -> None:
     import_nothing()
     importlib.import_module("scipy.special")
     local_build.local_supply = moving_market  # type: ignore[assignment]
-    overdue.SILENT_S = SILENT_S
+    states.SILENT_S = SILENT_S
     api_main.main()
 
 

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sublet.errors import SubletError
-from sublet.runtime.jobs.serialize import spec_to_json
-from sublet.runtime.jobs.spec import JobSpec
+from sublet.runtime.jobs.spec import JobSpec, spec_to_json
 from tests.chaos.rig import ENDED, Rig
 from tests.soak.machine import Life, Sample, lives_from, sample
 from tests.soak.work import Work

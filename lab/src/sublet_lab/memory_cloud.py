@@ -28,7 +28,7 @@ from sublet.runtime.providers.protocol import RentedNode, TellMarket
 from sublet.runtime.settings import Settings
 from sublet.runtime.store import Store
 from sublet.wire import messages as wire
-from sublet.wire.profile import Profile
+from sublet.wire.messages import Profile
 
 __all__ = ["MemoryCloud", "Node", "Training", "Worker", "api_over", "gain", "meet", "one_gpu_offer", "saved"]
 

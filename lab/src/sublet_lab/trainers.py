@@ -19,9 +19,20 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sublet.domain.shards import ranges_for
-from sublet.wire.grids import SHARDS
 from sublet.wire.lines import LineBuffer, to_line
-from sublet.wire.messages import Broke, Finished, Joined, Leading, Leave, Meet, Ready, Regroup, Stepped, ToWorker
+from sublet.wire.messages import (
+    SHARDS,
+    Broke,
+    Finished,
+    Joined,
+    Leading,
+    Leave,
+    Meet,
+    Ready,
+    Regroup,
+    Stepped,
+    ToWorker,
+)
 
 __all__ = ["Forked", "World"]
 

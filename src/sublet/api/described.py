@@ -21,9 +21,9 @@ from sublet.api.guard import SCHEMA_VERSION
 from sublet.api.what_if.views import WhatIfView
 from sublet.runtime.controller_api import views
 from sublet.runtime.controller_api.budgets import PurseRow
-from sublet.runtime.controller_api.forecast import ForecastView
-from sublet.runtime.controller_api.market_prices import PriceView
+from sublet.runtime.controller_api.history import PriceView
 from sublet.runtime.controller_api.protocol import Submitted
+from sublet.runtime.controller_api.remaining import ForecastView
 from sublet.runtime.controller_api.tokens import Scope, TokenView
 from sublet.runtime.controller_api.trials import TrialView
 

@@ -20,8 +20,8 @@ from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from typing import Any
 
 from sublet.errors import NoSuchJob
-from sublet.runtime.controller_api.forecast import forecast_of
 from sublet.runtime.controller_api.protocol import Api
+from sublet.runtime.controller_api.remaining import forecast_of
 from sublet.runtime.controller_api.views import EventView
 
 __all__ = ["Feed"]

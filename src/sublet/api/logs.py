@@ -12,7 +12,7 @@ from contextlib import aclosing
 from pathlib import Path
 
 from sublet.runtime.controller_api.views import JobLog, LogPart
-from sublet.runtime.jobs.serialize import HIDDEN
+from sublet.runtime.jobs.spec import HIDDEN
 from sublet.runtime.secret_files import UNSEEN, what_to_hide
 
 __all__ = ["Mask", "lines_with", "log_stream"]

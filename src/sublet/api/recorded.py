@@ -15,8 +15,7 @@ from sublet.errors import NoSuchJob
 from sublet.kernel.kernel import Kernel
 from sublet.machine.wall import WALL
 from sublet.runtime.controller_api.directory import Directory
-from sublet.runtime.controller_api.history import event_view
-from sublet.runtime.controller_api.market_prices import Prices, PriceView
+from sublet.runtime.controller_api.history import Prices, PriceView, event_view
 from sublet.runtime.controller_api.protocol import Api
 from sublet.runtime.controller_api.tokens import Tokens
 from sublet.runtime.controller_api.views import BudgetView, EventView, HealthView, JobView, NodeView

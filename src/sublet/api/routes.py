@@ -39,12 +39,12 @@ from sublet.errors import (
     SubletError,
     UnknownName,
 )
-from sublet.runtime.controller_api.forecast import forecast_of
 from sublet.runtime.controller_api.protocol import Api
+from sublet.runtime.controller_api.remaining import forecast_of
 from sublet.runtime.controller_api.tokens import OWNER, READER, Scope
 from sublet.runtime.controller_api.views import ENDED, RESTING, JobLog
 from sublet.runtime.jobs.bounds import MOST_USD, MOST_WORKERS
-from sublet.runtime.jobs.serialize import spec_from_json
+from sublet.runtime.jobs.spec import spec_from_json
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp

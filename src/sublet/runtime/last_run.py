@@ -18,18 +18,16 @@ from sublet.domain.budget import Budget
 from sublet.errors import BadInput
 from sublet.kernel.values_json import from_plain
 from sublet.machine.wall import WALL
-from sublet.runtime.home import home_of
+from sublet.runtime.private import home_of
 from sublet.runtime.settings import Settings, settings_from_json
 from sublet.runtime.store import MetaKey, Store
 
 __all__ = [
-    "Change",
     "last_settings",
     "list_changes",
     "mark_moved",
     "move_aside",
     "refuse_while_rented",
-    "rented_nodes",
     "reset_budget",
     "settings_of_log",
     "show_budget",

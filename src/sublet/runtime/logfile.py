@@ -13,9 +13,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from sublet.wire.text import plain_text
+from sublet.wire.lines import plain_text
 
-__all__ = ["MOST_BYTES", "keep_small", "log_to_stderr"]
+__all__ = ["keep_small", "log_to_stderr"]
 
 LONGEST_TRACE = 4000  # characters: the end of it says most
 MOST_BYTES = 8 << 20  # of a controller's log, and as many of the one before it

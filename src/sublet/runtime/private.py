@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 from collections import deque
@@ -9,7 +10,20 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
-__all__ = ["OWNER_ONLY", "make_private", "private_file", "private_folder"]
+__all__ = ["OWNER_ONLY", "home_of", "make_private", "private_file", "private_folder"]
+
+MACHINE_ID = Path("/etc/machine-id")
+
+
+def home_of(state_dir: Path) -> str:
+    """A mark of this directory on this machine, to tell what is rented from here from what a copy rents."""
+    try:
+        machine = MACHINE_ID.read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        machine = ""
+    place = f"{machine} {os.uname().nodename} {state_dir.resolve()}"
+    return hashlib.sha256(place.encode()).hexdigest()[:16]
+
 
 OWNER_ONLY = 0o600
 OWNERS_FOLDER = 0o700

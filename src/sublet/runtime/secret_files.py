@@ -12,7 +12,7 @@ import mmap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from sublet.runtime.jobs.serialize import HIDDEN
+from sublet.runtime.jobs.spec import HIDDEN
 
 __all__ = ["UNSEEN", "SecretFiles", "hidden", "what_to_hide"]
 

@@ -16,7 +16,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -25,12 +26,12 @@ from sublet.runtime.agent import processes
 from sublet.runtime.clock import Clock
 from sublet.runtime.engines.local import LocalEngine
 from sublet.runtime.engines.protocol import Engine
-from sublet.runtime.providers.local.provider import LocalProvider
+from sublet.runtime.providers.local.provider import Box, LocalProvider
 from sublet.runtime.providers.protocol import MarketNews, Provider
 from sublet.testing.values import an_offer
 from sublet.wire.messages import StartWorker, ToController
 
-__all__ = ["PATIENCE_S", "Ears", "EngineRig", "LocalRig", "ProviderRig", "Watch", "until"]
+__all__ = ["PATIENCE_S", "Ears", "EngineRig", "LocalRig", "ProviderRig", "Watch", "until", "with_fields"]
 
 PATIENCE_S = 90.0  # far beyond what anything here takes; a test that needs it fails
 Found = TypeVar("Found")
@@ -151,6 +152,13 @@ class Watch:
             self._began_s = time.monotonic()
 
 
+def with_fields(value: type[Any], name: str, knobs: Mapping[str, Any]) -> dict[str, Any]:
+    """These arguments, with those that are fields of a value gathered in one, as the argument `name`."""
+    inner = {each.name for each in fields(value)}
+    made = value(**{key: knob for key, knob in knobs.items() if key in inner})
+    return {key: knob for key, knob in knobs.items() if key not in inner} | {name: made}
+
+
 class LocalRig:
     """This machine. Sessions that ever belonged to it are looked for in /proc."""
 
@@ -170,7 +178,8 @@ class LocalRig:
         """The account as a new controller would open it; at most `supply` nodes can be held."""
         market = [] if supply is None else [AvailabilityChanged(0.0, self.offer_id, supply)]
         facts = {"state_dir": self.folder, "clock": self.clock, "offers": [an_offer(self.offer_id, gpus=1)]}
-        return LocalProvider(**{**facts, "market": market, "preload": (), "lease_s": 30.0, **knobs})
+        facts |= {"market": market, "preload": (), "lease_s": 30.0}
+        return LocalProvider(**with_fields(Box, "box", facts | knobs))
 
     def left(self) -> list[str]:
         """Names of all that exists, as the cloud itself sees it."""

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sublet.wire.exits import EXIT_LEFT, EXIT_LOST
+from sublet.wire.messages import EXIT_LEFT, EXIT_LOST
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,9 +15,8 @@ from sublet.domain.events import PurseSet
 from sublet.domain.money import Money
 from sublet.errors import InvalidValue, NoSuchJob
 from sublet.kernel.invariants import check
-from sublet.runtime.controller.core.orders import Timers
-from sublet.runtime.controller.core.pump import Pump
-from sublet.runtime.controller.jobs.own_budget import OwnBudgets
+from sublet.runtime.controller.core.pump import Pump, Timers
+from sublet.runtime.controller.jobs.lifecycle import OwnBudgets
 from sublet.runtime.controller_api.budgets import purse_reason, purse_rows
 from sublet.runtime.controller_api.tokens import Scope
 from sublet.testing.driver import Driver

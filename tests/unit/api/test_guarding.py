@@ -15,7 +15,7 @@ from sublet.api.callers import while_it_holds
 from sublet.api.console import routes
 from sublet.runtime.controller_api.tokens import Scope
 from sublet.runtime.jobs.file import job_from_command, job_from_text
-from sublet.runtime.jobs.serialize import spec_to_json
+from sublet.runtime.jobs.spec import spec_to_json
 from sublet_lab.memory_cloud import api_over
 from tests.rigs.in_memory_api import served
 from tests.rigs.story import Story, a_spec

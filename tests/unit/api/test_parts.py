@@ -13,8 +13,7 @@ from sublet.errors import BadInput, Refused
 from sublet.machine.files import FILES
 from sublet.machine.rng import RNG
 from sublet.runtime.controller.files.sync import FileSync
-from sublet.runtime.file_sync.content import Content, digest_of
-from sublet.runtime.file_sync.fetching import Fetch
+from sublet.runtime.file_sync.content import Content, Fetch, digest_of
 from sublet.runtime.jobs.file import job_from_command
 from tests.rigs.in_memory_api import served
 

@@ -15,7 +15,7 @@ from sublet.api.client import Client, connect
 from sublet.api.server import bind
 from sublet.errors import BadInput, InvalidValue, NoController, Refused, StaleController, StoreFailed
 from sublet.runtime.jobs.file import job_from_command
-from sublet.runtime.jobs.serialize import spec_to_json
+from sublet.runtime.jobs.spec import spec_to_json
 from sublet.runtime.settings import Settings, settings_from_json, settings_to_json
 from tests.rigs.in_memory_api import RUNNING, served
 

@@ -13,7 +13,7 @@ from sublet.cli.main import run
 from sublet.errors import InvalidValue
 from sublet.runtime.controller_api.tokens import Scope
 from sublet.runtime.jobs.file import job_from_command
-from sublet.runtime.jobs.serialize import spec_to_json
+from sublet.runtime.jobs.spec import spec_to_json
 from tests.rigs.in_memory_api import served, status
 from tests.rigs.story import Story
 

@@ -14,7 +14,7 @@ from sublet.api.state import StateDir
 from sublet.runtime.clock import Clock
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.private import private_folder
-from sublet.runtime.providers.aws.records import InstanceRecords
+from sublet.runtime.providers.aws.instances import InstanceRecords
 from sublet.runtime.store import Store
 from sublet.train.checkpoint.checkpoints import Checkpoints
 from sublet.train.checkpoint.commit import Directory

@@ -21,7 +21,7 @@ from sublet.runtime.archive import WholeLog
 from sublet.runtime.clock import Clock
 from sublet.runtime.store import Store
 from sublet.wire.lines import from_line, to_line
-from sublet.wire.profile import Profile
+from sublet.wire.messages import Profile
 from sublet_lab.memory_cloud import Node, api_over
 from tests.rigs.kept_state import KINDS
 from tests.rigs.story import Story, adds_up, phase

@@ -10,7 +10,7 @@ from torch.utils.data import TensorDataset
 from sublet import train
 from sublet.train.sessions.report import Report
 from sublet.train.state.state import Progress
-from sublet.wire.profile import PROFILED
+from sublet.wire.messages import PROFILED
 
 
 def test_a_profiling_run_goes_on_and_leaves_no_checkpoint(monkeypatch, tmp_path):

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sublet.wire.lines import from_line, to_line
+from sublet.wire.files import Damaged, Printed, SaveFailed
+from sublet.wire.lines import LONGEST_WORDS, from_line, shortened, to_line
 from sublet.wire.messages import FromWorker, Hello, StartWorker, WorkerDown
-from sublet.wire.saves import Damaged, SaveFailed
-from sublet.wire.text import LONGEST_WORDS, shortened
-from sublet.wire.travel import Printed
 
 LONG = "word " * 80_000
 NOTE = 60

@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 from sublet import train
-from sublet.wire.exits import EXIT_LEFT
+from sublet.wire.messages import EXIT_LEFT
 from sublet_lab.grid.model import a_net, score
 from sublet_lab.grid.worker import Kept
 

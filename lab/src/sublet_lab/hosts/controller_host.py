@@ -14,8 +14,7 @@ from sublet.api.client import Client, connect
 from sublet.api.sending import send_files
 from sublet.errors import SubletError
 from sublet.runtime.controller_host.life import ControllerHost
-from sublet.runtime.jobs.serialize import spec_to_json
-from sublet.runtime.jobs.spec import JobSpec
+from sublet.runtime.jobs.spec import JobSpec, spec_to_json
 from sublet_lab.box.hypervisor import Box
 from sublet_lab.box.renting import write_config
 from sublet_lab.hosts.server import Server

@@ -15,8 +15,7 @@ from typing import Any
 from sublet.api.client import connect
 from sublet.api.state import StateDir
 from sublet.errors import NoController, Refused, SubletError
-from sublet.runtime.jobs.serialize import spec_to_json
-from sublet.runtime.jobs.spec import JobSpec
+from sublet.runtime.jobs.spec import JobSpec, spec_to_json
 from sublet.runtime.settings import Settings, settings_to_json
 from sublet_lab.box.hypervisor import Box
 from sublet_lab.box.renting import write_config

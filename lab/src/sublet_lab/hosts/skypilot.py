@@ -22,8 +22,8 @@ from sublet.errors import SubletError
 from sublet.machine.remote import is_remote
 from sublet.runtime.controller_api.views import ENDED
 from sublet.runtime.jobs.bounds import MarketChoice
+from sublet.runtime.jobs.build import MountPlaces
 from sublet.runtime.jobs.file import job_from_file
-from sublet.runtime.jobs.mounts import MountPlaces
 from sublet.runtime.jobs.spec import JobSpec
 from sublet_lab.box.claim import NoBox
 from sublet_lab.box.hypervisor import Box

@@ -25,8 +25,7 @@ from sublet.runtime.controller_api.api import ControllerApi
 from sublet.runtime.controller_api.assemble import policy_from
 from sublet.runtime.engines.protocol import Hear
 from sublet.runtime.file_sync.packing import travelling
-from sublet.runtime.jobs.serialize import spec_from_json, spec_to_json
-from sublet.runtime.jobs.spec import JobSpec
+from sublet.runtime.jobs.spec import JobSpec, spec_from_json, spec_to_json
 from sublet.runtime.providers.protocol import RentedNode, TellMarket
 from sublet.runtime.settings import Settings
 from sublet.runtime.store import Store

@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from sublet.errors import BadInput, SubletError
+from sublet.runtime.jobs.build import MountPlaces
 from sublet.runtime.jobs.file import job_from_file
-from sublet.runtime.jobs.mounts import MountPlaces
 from sublet.runtime.jobs.spec import JobSpec
 from sublet_lab.studies.dry_run import SIZES, dry_runs
 

@@ -21,12 +21,11 @@ from typing import Any, NamedTuple
 from sublet.machine.files import FILES
 from sublet.machine.wall import WALL
 from sublet.runtime.controller.files.checkpoints import PulledJobs, Pulling
-from sublet.runtime.engines.tls import TlsEngine
+from sublet.runtime.engines.server import TlsEngine
 from sublet.runtime.identity.authority import Authority
 from sublet.train.checkpoint.checkpoints import Checkpoints, newest
+from sublet.wire.files import Lacks, Offered, Part, Travel, Uncarried, Wants
 from sublet.wire.messages import Hello, StartWorker, WorkerUp
-from sublet.wire.saves import Offered, Uncarried, Wants
-from sublet.wire.travel import Lacks, Part, Travel
 from sublet_lab.tiers.places import Took, state_of
 
 __all__ = ["Carrying", "Spent", "measure_carried", "turned"]

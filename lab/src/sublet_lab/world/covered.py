@@ -30,7 +30,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         f"runtime/controller/nodes/{name}.py" for name in ("messages", "agent_auth", "heartbeats", "notices")
     ),
     "recovery": ("runtime/controller/core/recovery.py",),
-    "store": ("runtime/store.py", "runtime/schema.py", "runtime/archive.py", "runtime/shelf.py"),
+    "store": ("runtime/store.py", "runtime/store.py", "runtime/archive.py", "runtime/archive.py"),
     "agent": tuple(
         f"runtime/agent/{name}.py" for name in ("agent", "line_reader", "metadata", "reading", "watching", "worker")
     ),

@@ -22,7 +22,7 @@ from sublet.runtime.clock import Clock
 from sublet.runtime.providers.aws.build import RATES, server_id_from
 from sublet.runtime.providers.aws.calls import Calls
 from sublet.runtime.providers.aws.config import AwsConfig
-from sublet.runtime.providers.aws.provider import AwsProvider
+from sublet.runtime.providers.aws.provider import AwsAccount, AwsProvider
 from sublet.runtime.store import Store
 from sublet_lab.world.cloud import Boot, Instance, Struck, nobody
 from sublet_lab.world.errors_of_ec2 import NO_CODE, Ec2Error, NoCredentialsError, ReadTimeoutError
@@ -76,7 +76,7 @@ class Ec2Cloud(PlainCloud):
             state_dir=Path("/state"),
             clock=clock,
             config=replace(CONFIG, most_nodes=self._most_nodes),
-            server_id=server_id_from(store, rng),
+            account=AwsAccount(server_id=server_id_from(store, rng)),
             calls=Calls(lambda _, __: client, rng=rng, wall=clock.wall, order_tries=1),
             offers=self.offers,
             files=self.files,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from sublet.runtime.controller.states import Ending
+from sublet.runtime.controller.inbox import Ending
 from sublet_lab.world.stage import Stage
 from sublet_lab.world.story import JobPlan
 from sublet_lab.world.written import shelved

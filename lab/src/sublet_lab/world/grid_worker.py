@@ -14,8 +14,8 @@ from sublet.domain.seats import borders
 from sublet.train.grid.meeting import NOTHING, Standing, meet
 from sublet.train.link.agent_line import AgentLine, LineLost
 from sublet.train.link.following import MEET_S, ORDER_S, Broken, Entry, Follower
+from sublet.wire.files import ANCHOR
 from sublet.wire.messages import Leading, Leave, Ready, Regroup, Saved
-from sublet.wire.saves import ANCHOR
 from sublet_lab.world.meetings import TableGroup
 from sublet_lab.world.truth import JobTruth
 from sublet_lab.world.worker import SHARE_S, SdkWorker

@@ -26,7 +26,7 @@ from sublet.errors import BadInput, InvariantBroken, NoAccess, NoAnswer, StaleCo
 from sublet.kernel.cluster import NodePhase
 from sublet.kernel.invariants import check
 from sublet.runtime.controller.core.loop import Controller
-from sublet.runtime.controller.states import Ending
+from sublet.runtime.controller.inbox import Ending
 from sublet_lab.world.cloud import Instance
 from sublet_lab.world.controllers import Complaints
 from sublet_lab.world.machine import TRIPS

@@ -20,10 +20,10 @@ from sublet.errors import RentFailed
 from sublet.market.replay import MarketChange
 from sublet.runtime.agent.processes import Process as Seen
 from sublet.runtime.clock import Clock
-from sublet.runtime.providers.local.lives import Life
 from sublet.runtime.providers.local.market import Strike
 from sublet.runtime.providers.local.nodes import ForkerEnded
-from sublet.runtime.providers.local.provider import LocalProvider
+from sublet.runtime.providers.local.provider import Box, LocalProvider
+from sublet.runtime.providers.local.records import Life
 from sublet.runtime.providers.protocol import Billed, MarketNews, RentedNode, TellMarket
 from sublet.runtime.store import Store
 from sublet_lab.world.cloud import Boot, Instance, Struck, nobody
@@ -74,12 +74,9 @@ class LocalCloud(PlainCloud):
             offers=self.offers,
             market=self._market,
             script=self._script,
-            notice_s=self._notice_s,
-            boot_s=1.0,
-            seed=1,
+            box=Box(notice_s=self._notice_s, boot_s=1.0, seed=1, gpus=("0", "1")),
             forker=WorldForker(self, process),
             files=self.files,
-            gpus=("0", "1"),
         )
         return _Side(self, provider, clock)
 

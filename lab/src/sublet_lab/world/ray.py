@@ -13,7 +13,7 @@ from sublet.domain.offer import Offer
 from sublet.errors import NoAnswer, StewardGone, SubletError
 from sublet.runtime.clock import Clock
 from sublet.runtime.providers.ray.config import MARKET_LABEL, NodeKind, RayNode, offer_from
-from sublet.runtime.providers.ray.provider import RayProvider
+from sublet.runtime.providers.ray.provider import RayProvider, RayTerms
 from sublet.runtime.providers.ray.steward import GONE
 from sublet.runtime.store import Store
 from sublet_lab.world.cloud import Boot, Instance, Struck, nobody
@@ -75,9 +75,7 @@ class RayCloud(PlainCloud):
             clock=clock,
             cluster=cluster,  # type: ignore[arg-type]  # as much of a cluster as is asked
             kinds=self.kinds,
-            address="tcp:127.0.0.1:7000",
-            namespace="sublet-world",
-            wind_down_s=20.0,
+            terms=RayTerms(address="tcp:127.0.0.1:7000", namespace="sublet-world", wind_down_s=20.0),
             files=self.files,
             dial=cluster.dial,
         )

@@ -21,8 +21,8 @@ from sublet.runtime.engines.protocol import Hear
 from sublet.runtime.last_run import with_budget_in_force
 from sublet.runtime.settings import Settings
 from sublet.runtime.store import Store
+from sublet.wire.files import Saved
 from sublet.wire.messages import ToAgent, ToController
-from sublet.wire.saves import Saved
 from sublet_lab.world.cloud import Cloud, Struck, nobody
 from sublet_lab.world.dear import beyond_what_is_left
 from sublet_lab.world.disk import Disk

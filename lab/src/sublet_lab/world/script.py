@@ -12,9 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from sublet.runtime.agent.watching import TICKS_PER_S
-from sublet.wire.exits import EXIT_LEFT
-from sublet.wire.messages import StartWorker
+from sublet.runtime.agent.worker import TICKS_PER_S
+from sublet.wire.messages import EXIT_LEFT, StartWorker
 from sublet_lab.world.heap import World
 from sublet_lab.world.network import Network
 from sublet_lab.world.sockets import WorldSocket

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from sublet.runtime.controller.files.checkpoints import Anchor
 from sublet.runtime.controller.memory.table import job_of
-from sublet.wire.saves import Saved
+from sublet.wire.files import Saved
 
 __all__ = ["JobTruth", "Truth"]
 

@@ -10,8 +10,7 @@ from typing import Any
 from sublet.errors import BadInput, NotNow, StaleController, StoreFailed, SubletError
 from sublet.runtime.controller_api.api import ControllerApi
 from sublet.runtime.jobs.bounds import OnNodeLoss
-from sublet.runtime.jobs.serialize import spec_to_json
-from sublet.runtime.jobs.spec import JobSpec
+from sublet.runtime.jobs.spec import JobSpec, spec_to_json
 from sublet_lab.world.controllers import Controllers
 from sublet_lab.world.heap import Struck, World, nobody
 from sublet_lab.world.loop import LoopProcess

@@ -6,7 +6,7 @@ from collections import Counter
 
 from sublet.runtime.archive import Kept
 from sublet.runtime.controller.core.loop import Controller
-from sublet.runtime.controller.states import Ending, Hold
+from sublet.runtime.controller.inbox import Ending, Hold
 from sublet_lab.world.endings import TOLERANCE, end_of, is_right
 from sublet_lab.world.laws import GRAINS_PER_USD, Laws
 from sublet_lab.world.stage import Stage

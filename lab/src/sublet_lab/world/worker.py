@@ -12,8 +12,10 @@ from typing import Any
 from sublet.errors import NoCheckpointLeft, SubletError
 from sublet.train.link.agent_line import ORPHAN_GRACE_S, AgentLine, LineLost
 from sublet.train.link.following import ORDER_S, Entry, Following
-from sublet.wire.exits import EXIT_LOST, EXIT_MEMORY
+from sublet.wire.files import ANCHOR, DISK
 from sublet.wire.messages import (
+    EXIT_LOST,
+    EXIT_MEMORY,
     Damaged,
     Finished,
     FromWorkerMessage,
@@ -26,7 +28,6 @@ from sublet.wire.messages import (
     StartWorker,
     Stepped,
 )
-from sublet.wire.saves import ANCHOR, DISK
 from sublet_lab.world.awaiting import Task
 from sublet_lab.world.machine import TrueWall
 from sublet_lab.world.meetings import Meetings, TableGroup

@@ -21,7 +21,7 @@ from sublet.api.guard import CALLER, HOLDS, SCHEMA_VERSION
 from sublet.errors import BadInput
 from sublet.runtime.controller_api.protocol import Api
 from sublet.runtime.jobs.file import job_from_text
-from sublet.runtime.jobs.serialize import spec_to_json
+from sublet.runtime.jobs.spec import spec_to_json
 
 __all__ = ["add_console", "files"]
 

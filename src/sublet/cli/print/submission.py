@@ -20,7 +20,7 @@ EXTRAS = (("its time", "time_usd"), ("scarce", "scarce_usd"), ("other", "other_u
 
 def print_submitted(found: Mapping[str, Any], spec: JobSpec) -> None:
     """Its id, how it is resized, what it will cost, and what to type next."""
-    from sublet.runtime.jobs.interpreter import python_lines
+    from sublet.runtime.jobs.command import python_lines
 
     job_id = found["job_id"]
     how = "resized without a restart" if spec.sdk else "an unmodified script, restarted to resize"
@@ -39,7 +39,7 @@ def print_submitted(found: Mapping[str, Any], spec: JobSpec) -> None:
 
 def print_dry_run(found: Mapping[str, Any], spec: JobSpec) -> None:
     """The plan for it, and the alternatives."""
-    from sublet.runtime.jobs.interpreter import python_lines
+    from sublet.runtime.jobs.command import python_lines
 
     typer.echo(f"{found['name']}: {found['reason']}")
     if found["feasible"]:

@@ -59,7 +59,7 @@ def demo(
     from sublet.cli.status import status_reader
     from sublet.cli.work import controller_process
     from sublet.demo.scene import SPEEDUP, demo_jobs, demo_settings
-    from sublet.runtime.jobs.serialize import spec_to_json
+    from sublet.runtime.jobs.spec import spec_to_json
 
     plugins.refuse_without("train", "torch", *plugins.SERVER)
     document = opt.wants_document(output, json)

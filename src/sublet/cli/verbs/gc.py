@@ -13,8 +13,7 @@ from sublet.cli.print.tables import command_line, print_document, print_notes, p
 
 if TYPE_CHECKING:
     from sublet.runtime.providers.aws.calls import Calls
-    from sublet.runtime.providers.aws.instances import Instance
-    from sublet.runtime.providers.aws.records import InstanceRecord
+    from sublet.runtime.providers.aws.instances import Instance, InstanceRecord
 
 __all__ = ["gc"]
 
@@ -121,7 +120,7 @@ def _aws(folder: Path, regions: list[str], *, live: bool) -> list[Left]:
 
     from sublet.cli.work.rights import server_id
     from sublet.runtime.providers.aws.config import config_path, read_config
-    from sublet.runtime.providers.aws.records import InstanceRecord, InstanceRecords
+    from sublet.runtime.providers.aws.instances import InstanceRecord, InstanceRecords
 
     path, held = config_path(folder), dict[str, InstanceRecord]()
     if path.exists():
@@ -206,7 +205,7 @@ def _why_an_anchor_stays(instance: Instance, server: str | None, folder: Path) -
 
 def _reason_not_ours(instance: Instance, record: InstanceRecord | None, folder: Path) -> str:
     """This directory may be a copy: then the one that rents goes on elsewhere, and renews what it holds."""
-    from sublet.runtime.home import home_of
+    from sublet.runtime.private import home_of
 
     if instance.home not in ("", home_of(folder)):
         return "of the same controller in another directory or on another machine"

@@ -75,7 +75,7 @@ def _anchor(state_dir: Path, *, quiet: bool, credentials: Mapping[str, str] | No
 
 def _choose_where_nothing_is_said(state_dir: Path, *, send_credentials: bool, quiet: bool) -> None:
     """An account is enough: what is missing is asked for, told, and written to aws.toml."""
-    from sublet.runtime.controller_host.first import choose, region_from, write_choices
+    from sublet.runtime.controller_host.ground import choose, region_from, write_choices
     from sublet.runtime.providers.aws.build import server_of
     from sublet.runtime.providers.aws.calls import client_maker
     from sublet.runtime.providers.aws.config import config_path

@@ -8,8 +8,8 @@ from typing import Any
 from sublet.api.state import StateDir
 from sublet.runtime.controller_host.ground import anchor_statements
 from sublet.runtime.providers.aws.build import server_id_from
+from sublet.runtime.providers.aws.check import narrow_policy
 from sublet.runtime.providers.aws.config import config_path, read_config
-from sublet.runtime.providers.aws.rights import narrow_policy
 from sublet.runtime.store import MetaKey, Store
 
 __all__ = ["narrow_policy_of", "server_id"]

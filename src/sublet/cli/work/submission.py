@@ -41,7 +41,7 @@ INFEASIBLE = 112
 def submit_spec(spec: JobSpec, *, dry_run: bool, follow: bool, as_json: bool) -> None:
     """Hand it in, or ask what would happen; with `follow`, end with the exit code of the job."""
     from sublet.client import connect
-    from sublet.runtime.jobs.interpreter import with_python
+    from sublet.runtime.jobs.command import with_python
     from sublet.runtime.settings import default_state_dir
 
     fleet = connect()

@@ -22,8 +22,7 @@ from sublet.machine.remote import is_remote
 from sublet.runtime.controller.files import Anchor
 from sublet.runtime.file_sync.content import Content
 from sublet.runtime.file_sync.packing import local_among, pack, travelling
-from sublet.runtime.jobs.serialize import spec_from_json
-from sublet.runtime.jobs.spec import JobSpec
+from sublet.runtime.jobs.spec import JobSpec, spec_from_json
 from sublet.runtime.settings import Settings
 from sublet.runtime.store import Store
 from sublet.train.checkpoint.store import open_store

@@ -25,6 +25,7 @@ from sublet.runtime.agent.machine import Machine
 from sublet.runtime.agent.metadata import Metadata
 from sublet.runtime.agent.preparing import Preparations
 from sublet.runtime.agent.worker import AgentWorker
+from sublet.wire.files import Carried, Kept, Lacks, Newest, Part, Preparing
 from sublet.wire.lines import Message, to_frame, to_line
 from sublet.wire.messages import (
     AboutWorker,
@@ -51,8 +52,6 @@ from sublet.wire.messages import (
     WorkerDown,
     WorkerSeen,
 )
-from sublet.wire.saves import Carried, Newest
-from sublet.wire.travel import Kept, Lacks, Part, Preparing
 
 __all__ = ["FIRST_LEASE_S", "Agent", "AgentFacts", "folder_of"]
 

@@ -13,8 +13,8 @@ from sublet.errors import BadInput, InvalidValue
 from sublet.runtime.agent.devices import VISIBLE, Devices
 from sublet.runtime.agent.machine import Machine
 from sublet.runtime.agent.reading import Reading, Resuming
-from sublet.runtime.agent.watching import LOOK_S, Watch, newest_below
-from sublet.runtime.agent.worker import AgentWorker, why_not_started
+from sublet.runtime.agent.worker import LOOK_S, AgentWorker, Looks, Watch, newest_below, why_not_started
+from sublet.wire.files import Wants
 from sublet.wire.lines import LONGEST_LINE, to_line
 from sublet.wire.messages import (
     AboutWorker,
@@ -27,7 +27,6 @@ from sublet.wire.messages import (
     WorkerDown,
     WorkerUp,
 )
-from sublet.wire.saves import Wants
 
 __all__ = ["Crew"]
 
@@ -103,20 +102,9 @@ class Crew:
                     each.let_go()
             raise
         if order.watch:
-            worker.watch = Watch(
-                order.worker_id,
-                worker.pid,
-                order.log,
-                env,
-                machine.wall.monotonic(),
-                reading,
-                newest_before=newest,
-                own=own,
-                met_at=self._processes.met_at,
-                are_alone=self._processes.are_alone,
-                disk=machine.disk,
-                wall=machine.wall,
-            )
+            met_at, are_alone = self._processes.met_at, self._processes.are_alone
+            looks = Looks(reading, own, newest, met_at, are_alone, machine.disk, machine.wall)
+            worker.watch = Watch(order.worker_id, worker.pid, order.log, env, machine.wall.monotonic(), looks)
         return worker
 
     def _own_files(self, order: StartWorker, checkpoints: str) -> Resuming:

@@ -14,8 +14,7 @@ from collections import deque
 from sublet.errors import BadInput
 from sublet.machine.rng import RNG, Rng
 from sublet.machine.wall import WALL, Wall
-from sublet.runtime.agent.dialing import Dialer, Secure, address_from, dial, in_the_clear
-from sublet.runtime.agent.line_reader import LineReader
+from sublet.runtime.agent.dialing import Dialer, LineReader, Secure, address_from, dial, in_the_clear
 from sublet.wire.lines import Message
 
 __all__ = ["PING_S", "Link", "lost_s", "ping_s"]

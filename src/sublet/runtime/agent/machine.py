@@ -22,8 +22,8 @@ from sublet.runtime.agent.host import PLACE, Place
 from sublet.runtime.agent.users import Acting, as_we_are
 from sublet.runtime.agent.worker import AgentWorker
 from sublet.runtime.logfile import keep_small
+from sublet.wire.lines import plain_text
 from sublet.wire.messages import StartWorker
-from sublet.wire.text import plain_text
 
 __all__ = ["Log", "Machine", "log"]
 

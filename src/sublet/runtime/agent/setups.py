@@ -18,14 +18,13 @@ from typing import NamedTuple
 from sublet.runtime.agent.interpreter import telling
 from sublet.runtime.agent.machine import Machine
 from sublet.runtime.agent.processes import look
-from sublet.runtime.agent.watching import LIFE
-from sublet.runtime.agent.worker import AgentWorker
+from sublet.runtime.agent.worker import LIFE, AgentWorker
 from sublet.runtime.file_sync.contained import ContainerFacts
 from sublet.runtime.file_sync.records import Record, folder
+from sublet.wire.files import Travel
 from sublet.wire.messages import StartWorker
-from sublet.wire.travel import Travel
 
-__all__ = ["PYTHON", "Key", "Setups", "dressed", "key_of", "preparing_text"]
+__all__ = ["PYTHON", "Setups", "dressed", "key_of", "preparing_text"]
 
 OURS = (sys.executable, "-P", "-m")
 MOUNTED, CONTAINED = "sublet.runtime.file_sync.mounted", "sublet.runtime.file_sync.contained"

@@ -22,7 +22,7 @@ from sublet.runtime.agent.agent import AgentFacts
 from sublet.runtime.agent.nursery import import_all
 from sublet.runtime.agent.serving import run
 
-__all__ = ["MOST_REQUEST", "life_of", "main", "serve"]
+__all__ = ["MOST_REQUEST", "life_of", "serve"]
 
 MOST_REQUEST = 1 << 16
 

@@ -7,13 +7,43 @@ then are these carried out (pump.py); so no part calls another one to have somet
 from __future__ import annotations
 
 from collections.abc import Coroutine
+from enum import StrEnum
 from typing import Any, Protocol
 
 from sublet.domain.events import Event
 from sublet.kernel.kernel import Kernel
 from sublet.runtime.controller.watch import HistoryRow
 
-__all__ = ["Inbox"]
+__all__ = ["Ending", "Hold", "Inbox"]
+
+
+class Hold(StrEnum):
+    """Why a job may not run now; the empty one is false, and lets it."""
+
+    NONE = ""
+    OWNER = "user"
+    BUDGET = "budget"  # its own is spent
+    CANCEL = "cancel"  # it saves, and is cancelled then
+    GIVEN_UP = "preemption"  # its nodes went too often: it saves, and has failed then
+    BACK_OFF = "back-off"  # its nodes end within seconds of its start: it waits before the next
+    DAMAGED = "damaged"  # all its checkpoints are: its owner decides
+    COPY = "copy"  # its checkpoints come from a bucket
+    SECRETS = "secrets"  # they are not here, as after a restore of a backup, which has none: its owner gives them again
+    RULES = "rules"  # its specification, as the store has it, cannot be run by this version
+
+
+class Ending(StrEnum):
+    """How a job ended; the empty one is false: it has not."""
+
+    NONE = ""
+    FINISHED = "finished"
+    FAILED = "failed"  # it may be resumed, unless its owner has closed it
+    CANCELLED = "cancelled"
+
+    @property
+    def for_good(self) -> bool:
+        """It never runs again."""
+        return self in (Ending.FINISHED, Ending.CANCELLED)
 
 
 class Inbox(Protocol):

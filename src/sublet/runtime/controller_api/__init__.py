@@ -1,1 +1,1 @@
-"""Questions and wishes of users to a running controller, and its answers."""
+"""Questions of users to a running controller, and the answers."""

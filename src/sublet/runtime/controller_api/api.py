@@ -6,42 +6,31 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
-from functools import cache
 from pathlib import Path
 
 from sublet.domain import events as news
-from sublet.domain.budget import ORG
-from sublet.errors import InvalidValue
-from sublet.machine.wall import Wall
-from sublet.runtime.archive import Kept
 from sublet.runtime.controller.core import Controller
 from sublet.runtime.controller.memory import EARLIER, JobRecord
-from sublet.runtime.controller.states import Hold
 from sublet.runtime.controller.watch import HistoryRow
 from sublet.runtime.controller_api import views
-from sublet.runtime.controller_api.budgets import Budgets, OwnBudget
-from sublet.runtime.controller_api.commands import JobCommands
-from sublet.runtime.controller_api.days import DayView, Mark, days_from
+from sublet.runtime.controller_api.budgets import Budgets
 from sublet.runtime.controller_api.directory import Directory
-from sublet.runtime.controller_api.dry_run import answer_dry_run
 from sublet.runtime.controller_api.explain import explain_view
 from sublet.runtime.controller_api.health import health_view, metrics_view
-from sublet.runtime.controller_api.history import Curves, cut_view, event_view
-from sublet.runtime.controller_api.jobs import JobSources, job_view, reason_of
-from sublet.runtime.controller_api.market_prices import Prices
+from sublet.runtime.controller_api.history import Curves, Prices, days, event_views
+from sublet.runtime.controller_api.jobs import JobCommands, JobSources, job_view, own_budgets, reason_of
 from sublet.runtime.controller_api.money import (
     budget_view,
     change_budget,
     earlier_cost_view,
     job_cost_view,
+    refuse_second_purse,
     top_up_purse,
     total_cost_view,
 )
 from sublet.runtime.controller_api.nodes import node_views
-from sublet.runtime.controller_api.parts import Parts
-from sublet.runtime.controller_api.protocol import Submitted
-from sublet.runtime.controller_api.submission import known_job, refuse_impossible, submit_job
+from sublet.runtime.controller_api.protocol import Parts, Submitted
+from sublet.runtime.controller_api.submission import answer_dry_run, known_job, refuse_impossible, submit_job
 from sublet.runtime.controller_api.tokens import OWNER, Tokens
 from sublet.runtime.controller_api.trials import Trials
 from sublet.runtime.controller_host.troubles import TroubleWatch, is_anchor
@@ -76,7 +65,7 @@ class ControllerApi:
             started=self.started,
             tokens=self.tokens,
             directory=self.directory,
-            own=lambda: _own_budgets(controller),
+            own=lambda: own_budgets(controller),
         )
         self._began = self._wall.monotonic()
         self._started = asyncio.Event()
@@ -105,7 +94,7 @@ class ControllerApi:
         await self._started.wait()
 
     def record(self, job_id: str) -> JobRecord:
-        """All that the controller knows of a job, for callers in its own process."""
+        """The record of a job, for callers in the same process."""
         return self._commands.find(job_id)
 
     # ------------------------------------------------------------------ jobs come and go
@@ -154,7 +143,7 @@ class ControllerApi:
             return _view(self._controller, self._commands.scale(job_id, low=low, high=high))
 
     async def dry_run(self, spec: JobSpec) -> views.DryRunView:
-        """The answer to a job that is not submitted; nothing is kept."""
+        """The outcome if it were submitted now; nothing is kept."""
         warning = refuse_impossible(self._controller.feasibility, spec)
         notes = await self._controller.sync.look(spec)
         spec = replace(spec, notes=(*spec.notes, *notes))
@@ -173,7 +162,7 @@ class ControllerApi:
         return job_view(record, _settled_sources(self._controller, record.id))
 
     async def explain(self, job_id: str) -> views.ExplainView:
-        """Why it has so many workers."""
+        """Why it has this worker count."""
         record = self.record(job_id)
         reason = reason_of(record, self._controller.kernel.jobs.get(job_id), _sources(self._controller))
         return explain_view(self._controller, record, policy=self._settings.policy, reason=reason)
@@ -184,12 +173,7 @@ class ControllerApi:
         """History, oldest first."""
         if job_id is not None:
             self.record(job_id)
-        store = self._controller.store
-        rows = [event_view(row) for row in store.history(job_id, after, limit, newest=newest)]
-        if newest and len(rows) == limit:  # what is before them was not asked for
-            return rows
-        cut = store.cut_until(Kept.HISTORY)
-        return [cut_view(cut, store.path.parent, rows), *rows] if after < cut else rows
+        return event_views(self._controller.store, job_id, after=after, limit=limit, newest=newest)
 
     async def log_parts(self, job_id: str, *, rank: int | None = 0, worker_id: str = "") -> views.JobLog:
         """Where its output is."""
@@ -217,11 +201,11 @@ class ControllerApi:
             costs.append(earlier_cost_view(earlier, controller.bill.jobs[EARLIER]))
         ledger, bill = controller.kernel.ledger, controller.bill
         tiers = [record.tiers for record in records]
-        days = _days(controller, self._wall, ledger.spent(bill.settled_s).usd)
-        return total_cost_view(costs, bill, ledger.outflow(), tiers, ledger.besides(bill.settled_s), days)
+        spent_days = days(controller.store, self._wall.unix(), ledger.spent(bill.settled_s).usd)
+        return total_cost_view(costs, bill, ledger.outflow(), tiers, ledger.besides(bill.settled_s), spent_days)
 
     async def budget(self) -> views.BudgetView:
-        """The budget, and what is spent of it."""
+        """The limits, and what is spent."""
         controller = self._controller
         lease_s = controller.engine.lease_s * controller.clock.speedup
         return budget_view(controller.kernel, controller.now_s(), lease_s)
@@ -237,9 +221,7 @@ class ControllerApi:
         """Change what is given."""
         await self.started()
         kernel = self._controller.kernel
-        if purse_usd is not None and ORG in kernel.budgets.allowed:
-            allowed = "left out: all have a budget for each period; next: sublet budget set --org USD[/month]"
-            raise InvalidValue("purse", purse_usd, allowed)
+        refuse_second_purse(kernel, purse_usd)
         budget = change_budget(
             kernel.supply.budget,
             burn_limit_usd_per_h=burn_limit_usd_per_h,
@@ -251,8 +233,8 @@ class ControllerApi:
         return await self.budget()
 
     async def top_up(self, usd: float, *, by: str = "") -> views.BudgetView:
-        """Put more into the total budget."""
-        await self.started()  # before that, the budget is not the one that was left
+        """Put more into the budget."""
+        await self.started()  # before that, the purse is not the one that was left
         return await self.set_budget(purse_usd=top_up_purse(self._controller.kernel.supply.budget, usd), by=by)
 
     # ------------------------------------------------------------------ the controller itself
@@ -288,13 +270,13 @@ def _note(controller: Controller, row: HistoryRow, by: str) -> None:
 
 @contextmanager
 def _asked(controller: Controller, by: str) -> Iterator[None]:
-    """All that follows is the wish of a user, and on disk when it is answered."""
+    """Marks what follows as a user's wish, on disk when it is answered."""
     with controller.writing(), controller.inbox.asked_by(by):
         yield
 
 
 def _settled_sources(controller: Controller, only: str | None = None) -> JobSources:
-    """With a bill that goes up to this moment; a look at one job alone books no other."""
+    """With a bill that goes up to this moment; for a look at one job no other is booked."""
     if only is None:
         controller.bill.settle(controller.now_s())
     else:
@@ -313,35 +295,6 @@ def _sources(controller: Controller) -> JobSources:
         wait_reason=controller.deferred.why,
         knows_size=controller.factory.sizes.knows,
     )
-
-
-def _own_budgets(controller: Controller) -> dict[str, OwnBudget]:
-    """Of the jobs that live."""
-    found = {}
-    for record in controller.table.live.values():
-        if record.spec.purse_usd is not None:
-            controller.bill.settle_job(record.id, controller.now_s())
-            found[record.id] = OwnBudget(
-                limit_usd=record.spec.purse_usd,
-                spent_usd=controller.bill.jobs[record.id].total.usd,
-                reserved_usd=controller.jobs.budgets.stop_usd(record),
-                burn_usd_per_h=controller.bill.burn_usd_per_h(record.id),
-                exhausted=record.paused is Hold.BUDGET,
-            )
-    return found
-
-
-def _days(controller: Controller, wall: Wall, spent_usd: float) -> list[DayView]:
-    store, now = controller.store, datetime.fromtimestamp(wall.unix(), UTC)
-
-    @cache
-    def mark(seq: int) -> Mark:
-        (row,) = store.history(None, seq - 1, 1)
-        return Mark(datetime.fromisoformat(row.at), float(row.facts.get("usd_total", 0.0)))
-
-    newest = store.history(None, 0, 1, newest=True)
-    last = newest[0].seq if newest else 0
-    return days_from(mark, store.cut_until(Kept.HISTORY) + 1, last, Mark(now, spent_usd))
 
 
 def _view(controller: Controller, record: JobRecord) -> views.JobView:

@@ -5,36 +5,33 @@ A cloud that takes nodes by the progress of jobs is told how far they have come.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 from sublet import plugins
 from sublet.domain.budget import Budget
 from sublet.domain.money import Money, Price
-from sublet.domain.plan import Phase, Policy
+from sublet.domain.plan import Policy
 from sublet.errors import BadInput
-from sublet.kernel.kernel import Kernel
 from sublet.policies.named import policy_named
 from sublet.policies.price.policy import in_a_hurry
 from sublet.runtime.archive import refuse_lost_log
 from sublet.runtime.controller.core import Controller
 from sublet.runtime.controller.host import PACES, HostServices, Options
-from sublet.runtime.controller.memory import JobTable
+from sublet.runtime.controller.memory import JobsAtWork
 from sublet.runtime.controller.money import clock_from
 from sublet.runtime.controller_api.api import ControllerApi
 from sublet.runtime.controller_host.troubles import is_anchor
 from sublet.runtime.engines.protocol import Engine, MakeEngine
-from sublet.runtime.engines.server import refuse_taken
-from sublet.runtime.engines.tls import TlsEngine
+from sublet.runtime.engines.server import TlsEngine, refuse_taken
 from sublet.runtime.private import private_folder
 from sublet.runtime.providers.protocol import Contains, FollowsJobs
 from sublet.runtime.providers.setup import BuildProvider, ProviderSetup
 from sublet.runtime.settings import Settings, settings_to_json
 from sublet.runtime.store import Store
 
-__all__ = ["JobsAtWork", "budget_from", "controller_from", "policy_from"]
+__all__ = ["budget_from", "controller_from", "policy_from"]
 
 
 def controller_from(settings: Settings, policy: Policy | None = None) -> ControllerApi:
@@ -108,23 +105,3 @@ def budget_from(settings: Settings) -> Budget:
         purse=None if settings.purse_usd is None else Money.from_usd(settings.purse_usd),
         besides=Price.from_usd_per_h(settings.besides_usd_per_h),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class JobsAtWork:
-    """`sublet.runtime.providers.protocol.AtWork`, of all jobs at hand."""
-
-    table: JobTable
-    kernel: Callable[[], Kernel]
-
-    def share(self) -> float:
-        """Each job counts alike, however fast it is; of one that has ended nothing is left to do."""
-        records = self.table.records.values()
-        done = sum(record.share if record.ended_s is None else 1.0 for record in records)
-        return done / len(records) if records else 0.0
-
-    def nodes(self) -> Collection[str]:
-        """On which jobs train."""
-        kernel = self.kernel()
-        training = (job_id for job_id, state in kernel.jobs.items() if state.phase is Phase.RUNNING)
-        return {node_id for job_id in training for node_id, _ in kernel.tenancy.placement.get(job_id, ())}

@@ -1,4 +1,4 @@
-"""The tree of budgets: set with the right for it, shown level by level, or as much of it as a user is to see."""
+"""The tree of budgets: set by those that may, shown level by level, or as much of it as a user is to see."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Budgets", "OwnBudget", "PurseRow", "purse_reason", "purse_rows", "pu
 
 
 class PurseRow(TypedDict):
-    """One budget, or a user without one. Rows come in the order of the tree, each after what it is part of."""
+    """One budget, or a holder that spends without one. Rows come in the order of the tree, parents first."""
 
     level: str  # org, team, user or job
     name: str  # "" of the organisation
@@ -39,7 +39,7 @@ class PurseRow(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnBudget:
-    """The budget that the file of a job states, and what is spent of it."""
+    """The budget in the file of a job, and what is spent of it."""
 
     limit_usd: float
     spent_usd: float
@@ -50,7 +50,7 @@ class OwnBudget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budgets:
-    """Of one controller, which is told what was set, and by which user."""
+    """Of one controller, which is told what was set, and its author."""
 
     kernel: Callable[[], Kernel]
     now_s: Callable[[], float]
@@ -70,7 +70,7 @@ class Budgets:
     async def set(
         self, *, level: str, name: str = "", amount_usd: float | None = None, period: str | None = None, by: str = ""
     ) -> list[PurseRow]:
-        """Set what the organisation, a team, a user or a job may spend, in all or in each period; None = no limit."""
+        """Limit what the organisation, a team, a user or a job may spend, in all or in each period; None = no limit."""
         await self.started()
         if level == Level.JOB:
             name = self.directory.find(name)
@@ -87,7 +87,7 @@ class Budgets:
 def purse_set(
     kernel: Kernel, *, level: str, name: str, amount_usd: float | None, period: str | None, at_s: float, unix_s: float
 ) -> PurseSet:
-    """The wish of a user, as an event; InvalidValue names what is wrong with it."""
+    """A request of a user as an event; InvalidValue names what is wrong with it."""
     if level not in SET_BY_USERS:
         raise InvalidValue("level", level, f"one of {', '.join(SET_BY_USERS)}")
     if period is not None and period not in list(Period):
@@ -141,7 +141,7 @@ def _is_told(kernel: Kernel, holder: Holder) -> bool:
 
 
 def _own_row(kernel: Kernel, row: PurseRow, own: OwnBudget, now_s: float) -> PurseRow:
-    """Its charge is what the kernel has counted: what comes too late is the organisation's."""
+    """Charged is what the kernel has counted: what comes too late is the organisation's."""
     kept = kernel.budgets.allowed.get(file := Holder(Level.FILE, row["name"]))
     left = None if kept is None else Money(kept.limit - kernel.budgets.spent(file, microseconds(now_s)))
     spent_usd = own.spent_usd if left is None else own.limit_usd - left.usd

@@ -1,4 +1,4 @@
-"""The numbers that a policy compared for a job, for people to read, and no others.
+"""The options that a policy weighed for a job, for people to read: the numbers that it compared, and no others.
 
 A policy that weighs nothing (it shares out by turn, or by age) has no such table. How long one shape takes and costs is
 asked of the same model that `price` plans with, so that `--dry-run`, `ps` and `explain` say one number.
@@ -35,7 +35,7 @@ TRIFLE_USD = 1e-9
 
 
 def explain_view(controller: Controller, record: JobRecord, *, policy: str, reason: str) -> ExplainView:
-    """Why a job has so many workers, and what else was weighed; `reason` is why it has none, where it has none."""
+    """Why a job has this worker count, and what else was weighed; `reason` is why it has none, where it has none."""
     state = controller.kernel.jobs.get(record.id)
     at_s, weighing = controller.decisions.weighed.get(record.id, (controller.decisions.plan_s, None))
     shape = None if state is None else state.shape
@@ -88,7 +88,7 @@ def explain_view(controller: Controller, record: JobRecord, *, policy: str, reas
 def alternatives_of(
     controller: Controller, snapshot: Snapshot, state: JobState, weighing: Weighing, shape: Shape | None
 ) -> list[AlternativeView]:
-    """All that was weighed, the least first; `shape` is the one that was chosen."""
+    """The weighed options, the least first; `shape` is the one that was chosen."""
     rows, in_money = weighing.rows(), weighing.hour_usd is not None
     chosen = next((row for row in rows if row.shape == shape), None)
     shown = list(rows[:SHOWN])

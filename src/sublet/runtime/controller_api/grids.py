@@ -10,7 +10,7 @@ from sublet.runtime.group.protocol import Group
 from sublet.runtime.group.workers import WorkerPhase
 from sublet.runtime.jobs.bounds import MOST_STAGES
 from sublet.runtime.jobs.spec import JobSpec
-from sublet.wire.grids import NO_PLACE
+from sublet.wire.messages import NO_PLACE
 
 __all__ = ["depth_note", "gpu_views", "grid_note", "move_views", "place_views"]
 

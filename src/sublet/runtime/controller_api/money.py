@@ -1,18 +1,17 @@
-"""The budget, the bill of one job, and the bill of all."""
+"""Limits and costs: the budget, the bill of one job, the bill of all."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from sublet.domain.budget import Budget
+from sublet.domain.budget import ORG, Budget
 from sublet.domain.money import Money, Price
 from sublet.errors import InvalidValue
 from sublet.kernel.kernel import Kernel
+from sublet.runtime.archive import ShelfSums
 from sublet.runtime.controller.memory import OUTWARD, Tally, Tiers
 from sublet.runtime.controller.money import PURPOSES, Account, Bill
-from sublet.runtime.controller_api.days import DayView
-from sublet.runtime.controller_api.views import BillView, BudgetView, CostView, JobView, MoveView, TierView
-from sublet.runtime.shelf import ShelfSums
+from sublet.runtime.controller_api.views import BillView, BudgetView, CostView, DayView, JobView, MoveView, TierView
 
 __all__ = [
     "bill_view",
@@ -20,6 +19,7 @@ __all__ = [
     "change_budget",
     "earlier_cost_view",
     "job_cost_view",
+    "refuse_second_purse",
     "tier_views",
     "top_up_purse",
     "total_cost_view",
@@ -27,7 +27,7 @@ __all__ = [
 
 
 def budget_view(kernel: Kernel, now_s: float, lease_s: float) -> BudgetView:
-    """The budget and what is spent of it; a node whose controller is silent for `lease_s` of cloud time ends itself."""
+    """The limits, and what is spent; a node whose controller is silent for `lease_s` of cloud time ends itself."""
     budget, spent = kernel.supply.budget, kernel.ledger.spent(now_s)
     reserved = Money() if budget.purse is None else kernel.supply.purse.reserved(now_s)
     return {
@@ -44,7 +44,7 @@ def budget_view(kernel: Kernel, now_s: float, lease_s: float) -> BudgetView:
 
 
 def _unattended(kernel: Kernel, spent: Money, lease_s: float) -> Money:
-    """The dearest that all nodes can cost until they have ended themselves, where the budget does not pay for it."""
+    """The most that nodes can cost until they have ended themselves, as far as the budget does not pay for it."""
     if (purse := kernel.supply.budget.purse) is None:
         return Money()
     nodes = kernel.cluster.nodes.values()
@@ -66,7 +66,7 @@ def change_budget(
 
 
 def top_up_purse(budget: Budget, usd: float) -> float:
-    """The total budget, in dollars, with so much more in it."""
+    """The budget, in dollars, with so much more in it."""
     if budget.purse is None:
         raise InvalidValue("purse", None, "set before it is topped up: sublet budget set --purse USD")
     if not usd > 0:
@@ -168,7 +168,7 @@ def total_cost_view(
     besides: Money,
     days: Sequence[DayView],
 ) -> CostView:
-    """The bill of all jobs, and of what no job used; `besides` of it was paid for no node, as for a controller host."""
+    """The bill of all jobs, and of what no job used; `besides` of it was paid for no node, as a controller host."""
     whole = Account(idle=bill.unused)
     for account in bill.jobs.values():
         for purpose in (*PURPOSES, "on_demand"):
@@ -189,3 +189,10 @@ def total_cost_view(
         "days": list(days),
         "usd_besides": besides.usd,
     }
+
+
+def refuse_second_purse(kernel: Kernel, usd: float | None) -> None:
+    """Where the organisation has a budget for each period, there is none in all beside it."""
+    if usd is not None and ORG in kernel.budgets.allowed:
+        allowed = "left out: all have a budget for each period; next: sublet budget set --org USD[/month]"
+        raise InvalidValue("purse", usd, allowed)

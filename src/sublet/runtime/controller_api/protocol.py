@@ -1,21 +1,21 @@
 """Everything that can be asked of a controller, as a protocol. HTTP is one way to reach it, a test another.
 
 All calls run on the controller's own event loop, return at once what is known, and change nothing unless they say so.
-`by` is the user that asks, for the history.
-`job_id` is always a whole id; `directory` resolves names and prefixes before. What cannot be done is raised as an error
-of the tree: InvalidValue, Infeasible, OutOfBudget, NotNow (a verb that does not fit the job's phase), NoSuchJob.
+`by` is the name of the user, for the history. `job_id` is always a whole id; `directory` resolves names and prefixes
+before. What cannot be done is raised as an error of the tree: InvalidValue, Infeasible, OutOfBudget, NotNow (a verb
+that does not fit the job's phase), NoSuchJob.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import NotRequired, Protocol, TypedDict
 
+from sublet.errors import BadInput
 from sublet.runtime.controller_api.budgets import Budgets
 from sublet.runtime.controller_api.directory import Directory
-from sublet.runtime.controller_api.history import Curves
-from sublet.runtime.controller_api.market_prices import Prices
-from sublet.runtime.controller_api.parts import Parts
+from sublet.runtime.controller_api.history import Curves, Prices
 from sublet.runtime.controller_api.tokens import Tokens
 from sublet.runtime.controller_api.trials import Trials
 from sublet.runtime.controller_api.views import (
@@ -31,9 +31,36 @@ from sublet.runtime.controller_api.views import (
     MetricsView,
     NodeView,
 )
+from sublet.runtime.file_sync.content import Content, Fetch
 from sublet.runtime.jobs.spec import JobSpec
 
-__all__ = ["Api", "Submitted"]
+__all__ = ["Api", "Parts", "Submitted"]
+
+
+class Parts:
+    """Over the store from which nodes get theirs. Both wait for the disk, in a thread."""
+
+    def __init__(self, content: Content) -> None:
+        self._content = content
+
+    async def lacking(self, digests: Sequence[str]) -> list[str]:
+        """Those that are not here."""
+        return await asyncio.to_thread(self._content.lacks, digests)
+
+    async def whole(self, root: str) -> bool:
+        """Whether all that a job is made of is here: its manifest, and every part that is named there."""
+        return await asyncio.to_thread(lambda: Fetch(self._content, root).here)
+
+    async def take(self, parts: Mapping[str, bytes]) -> None:
+        """Kept when it returns; BadInput for one that is not what its name says."""
+        for digest, packed in parts.items():
+            try:
+                if not await asyncio.to_thread(self._content.take, digest, packed):
+                    raise BadInput(f"part {digest}", "is something else than its name says", hint="send it again")
+            except OSError as error:
+                raise BadInput(
+                    self._content.folder, f"cannot be written ({error.strerror})", hint="make room"
+                ) from error
 
 
 class Submitted(TypedDict):
@@ -55,14 +82,14 @@ class Api(Protocol):
     curves: Curves  # of losses
     trials: Trials  # what would be, were something otherwise
     budgets: Budgets  # of teams, users and jobs
-    parts: Parts  # of files that whoever submits has, and the controller does not
+    parts: Parts  # of files that their submitter has, and the controller does not
 
     async def submit(self, spec: JobSpec, *, key: str = "", by: str = "") -> Submitted:
         """Take a job; durable when it returns. The same `key` again gives the same job, after a restart too."""
         ...
 
     async def dry_run(self, spec: JobSpec) -> DryRunView:
-        """The answer to a job that is not submitted; nothing is kept."""
+        """The outcome if it were submitted now; nothing is kept."""
         ...
 
     async def jobs(self) -> Sequence[JobView]:
@@ -106,7 +133,7 @@ class Api(Protocol):
         ...
 
     async def log_parts(self, job_id: str, *, rank: int | None = 0, worker_id: str = "") -> JobLog:
-        """Output of a rank, of one worker, or (rank None) of all, as parts of files that may not exist yet."""
+        """The output of a rank, or of one worker, or (rank None) of all, as parts of files that may not exist yet."""
         ...
 
     async def cost(self, job_id: str | None = None) -> CostView:
@@ -114,11 +141,11 @@ class Api(Protocol):
         ...
 
     async def explain(self, job_id: str) -> ExplainView:
-        """Why it has so many workers, and what else was weighed."""
+        """Why it has this worker count, and what else was weighed."""
         ...
 
     async def budget(self) -> BudgetView:
-        """The budget, and what is spent of it."""
+        """The limits, and what is spent."""
         ...
 
     async def set_budget(
@@ -133,7 +160,7 @@ class Api(Protocol):
         ...
 
     async def top_up(self, usd: float, *, by: str = "") -> BudgetView:
-        """Put more into the total budget."""
+        """Put more into the budget."""
         ...
 
     async def nodes(self) -> Sequence[NodeView]:

@@ -32,7 +32,7 @@ class Scope(StrEnum):
     ADMIN = "admin"  # all: budgets, tokens, the end of the controller
 
     def covers(self, other: Scope) -> bool:
-        """Whether this right includes that one."""
+        """Whether a holder of this right has that one, too."""
         order = list(Scope)
         return order.index(self) >= order.index(other)
 
@@ -68,7 +68,7 @@ class Tokens:
         self._facts, self._note, self._rng, self._wall = facts, note, rng, wall
 
     def create(self, name: str, scope: Scope, *, user: str = "", team: str = "", by: str = "") -> str:
-        """The token, which cannot be read again. Jobs that it brings are the user's; without one, the owner's."""
+        """The token, which cannot be read again. Jobs that it brings are the user's; without one, the token's name."""
         known = self._known()
         if not NAME.fullmatch(name) or name in (OWNER, READER):
             raise InvalidValue(
@@ -114,7 +114,7 @@ class Tokens:
         ]
 
     def owner(self, name: str) -> tuple[str, str]:
-        """User and team of this token; neither, with that of the owner."""
+        """User and team of the holder of this token; empty for that of the owner."""
         return next(((each["user"], each["team"]) for each in self.list() if each["name"] == name), ("", ""))
 
     def teams(self) -> dict[str, str]:
@@ -122,7 +122,7 @@ class Tokens:
         return {each["user"]: each["team"] for each in self.list()}
 
     def digests(self) -> dict[bytes, tuple[str, Scope]]:
-        """The owner and the rights of a token with this digest."""
+        """The name and the rights of the token with this digest."""
         return {bytes.fromhex(each["digest"]): (name, Scope(each["scope"])) for name, each in self._known().items()}
 
     def _known(self) -> dict[str, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""The policy asked under other terms, and the state that a future begins with.
+"""Trials: the policy asked under other terms, and the start of a simulated future.
 
 Nothing of it changes anything. Only `set_hour`, which is asked for apart, does: what an hour of a job is worth.
 """
@@ -27,11 +27,11 @@ from sublet.runtime.store import MetaKey
 if TYPE_CHECKING:
     from sublet.runtime.controller.core import Controller
 
-__all__ = ["Standing", "TrialJobView", "TrialView", "Trials"]
+__all__ = ["Standing", "TrialView", "Trials"]
 
 
 class TrialJobView(TypedDict):
-    """One job as it is, and as the tried plan would have it. None where it has nothing, or that is not known."""
+    """One job as it is, and as the tried plan would have it. None where it has nothing, or it is unknown."""
 
     job_id: str
     name: str
@@ -116,7 +116,7 @@ class Trials:
         average_usd_per_h: float | None = None,
         purse_usd: float | None = None,
     ) -> TrialView:
-        """The plan that the policy would make now; None leaves a term as it is."""
+        """The plan of the policy now; None leaves a term as it is."""
         controller = self._controller
         snapshot = controller.kernel.snapshot(frozen=True)
         budget = change_budget(

@@ -1,19 +1,23 @@
-"""Answers of a controller about itself: plain values, ready for JSON, each field with its unit.
+"""Answers of a controller: plain values, ready for JSON, each field with its unit.
 
 Every time that ends in `_s` is cloud time (seconds since the controller's first start, or a duration on that clock),
 but for those that start with `wall_` and for `step_s` and `samples_per_s`, which a worker measures on the wall.
 None means not known yet.
+
+Between two rows of history what is rented is what it was, so dollars are spread over the time between them: a day
+without a row has its part, and so have the hours before midnight.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Final, NotRequired, TypedDict
+from typing import Final, NamedTuple, NotRequired, TypedDict
 
 from sublet.domain.offer import Market
 from sublet.runtime.controller.files import LogPart
-from sublet.runtime.controller_api.days import DayView
 
 __all__ = [
     "ENDED",
@@ -22,6 +26,7 @@ __all__ = [
     "BillView",
     "BudgetView",
     "CostView",
+    "DayView",
     "DryRunView",
     "EventView",
     "ExpectedView",
@@ -37,7 +42,65 @@ __all__ = [
     "NodeStatus",
     "NodeView",
     "Quantiles",
+    "SpentAt",
+    "days_from",
 ]
+
+
+class SpentAt(NamedTuple):
+    """A moment, and what was spent in all until then."""
+
+    at: datetime
+    usd: float
+
+
+class DayView(TypedDict):
+    """One day, UTC."""
+
+    day: str  # 2026-11-18; "" = before the first row that is not in the archive
+    usd: float
+
+
+def days_from(mark: Callable[[int], SpentAt], first: int, last: int, now: SpentAt) -> list[DayView]:
+    """Oldest first. `mark` tells of a row by its number, which are without gaps from `first` to `last`.
+
+    Looked at are the rows around each midnight, which are found by halving: logarithmic in the rows, times days.
+    """
+    if first > last:
+        return _spread(SpentAt(now.at, 0.0), [now])
+    began, already_usd = mark(first)
+    marks, at = [mark(first)], first
+    while (day := mark(at).at.date()) < mark(last).at.date():
+        low, high = at, last  # the first row of a later day is above the one and not above the other
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if mark(middle).at.date() <= day else (low, middle)
+        marks += [mark(low), mark(high)]
+        at = high
+    return _spread(SpentAt(began, already_usd if first > 1 else 0.0), [*marks, mark(last), now])
+
+
+def _spread(begin: SpentAt, marks: list[SpentAt]) -> list[DayView]:
+    found: dict[str, float] = {"": begin.usd} if begin.usd else {}
+    before, sum_usd = begin
+    for then, usd in marks:
+        whole_s = (then - before).total_seconds()
+        while (midnight := _midnight_after(before)) < then:
+            part = (usd - sum_usd) * (midnight - before).total_seconds() / whole_s
+            _add(found, before, part)
+            before, sum_usd, whole_s = midnight, sum_usd + part, (then - midnight).total_seconds()
+        _add(found, min(before, then), usd - sum_usd)
+        before, sum_usd = then, usd
+    return [{"day": day, "usd": usd} for day, usd in found.items()]
+
+
+def _add(found: dict[str, float], at: datetime, usd: float) -> None:
+    day = at.date().isoformat()
+    found[day] = found.get(day, 0.0) + usd
+
+
+def _midnight_after(at: datetime) -> datetime:
+    return datetime.combine(at.date() + timedelta(days=1), datetime.min.time(), UTC)
 
 
 class JobPhase(StrEnum):
@@ -214,7 +277,7 @@ class EventView(TypedDict):
 
 
 class TierView(TypedDict):
-    """Costs of one tier of checkpoints, and what it saved."""
+    """The cost of one tier of checkpoints, and what it saved."""
 
     tier: str  # peers, disk, anchor or bucket
     commits: int
@@ -284,7 +347,7 @@ class ExplainView(TypedDict):
 
 
 class BudgetView(TypedDict):
-    """The budget, and what is spent of it."""
+    """The limits, and what is spent."""
 
     burn_limit_usd_per_h: float | None  # never above, at any moment
     average_usd_per_h: float | None  # aim in the long run
@@ -300,9 +363,9 @@ class BudgetView(TypedDict):
 
 
 class ExpectedView(TypedDict):
-    """Time and cost of a new job beside the jobs that are there; the quickest way and on demand to compare.
+    """The shape and the cost of a new job beside the jobs that are there; the quickest way and on demand to compare.
 
-    None where its work is not known, or where there is nothing on demand.
+    None where the amount of work is unknown, or where there is nothing on demand.
     """
 
     shape: str
@@ -318,7 +381,7 @@ class ExpectedView(TypedDict):
 
 
 class DryRunView(TypedDict):
-    """The answer to a job that is not submitted."""
+    """The outcome of a job that is not submitted."""
 
     name: str
     feasible: bool

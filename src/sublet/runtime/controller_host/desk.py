@@ -33,7 +33,7 @@ from sublet.runtime.controller_host.idle import ANCHORED, CONTROLLER, DESK, KEEP
 from sublet.runtime.controller_host.parcel import pack_state, staged, unpack_state
 from sublet.runtime.controller_host.record import FENCED
 
-__all__ = ["NEEDED", "main"]
+__all__ = ["main"]
 
 # What a controller on AWS imports; docs/guides/laptop-to-aws.md has the line that installs them.
 NEEDED = ("boto3", "cryptography", "fastapi", "numpy", "pathspec", "prometheus_client", "pydantic", "scipy")

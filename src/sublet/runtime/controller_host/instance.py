@@ -14,8 +14,15 @@ from sublet.machine.wall import WALL
 from sublet.runtime.controller_host.record import HostRecord
 from sublet.runtime.providers.aws.calls import Calls, Refusal
 from sublet.runtime.providers.aws.config import AwsConfig
-from sublet.runtime.providers.aws.instances import BLANK, EXPIRES_TAG, NODE_TAG, SERVER_TAG, expiry_tag, packages
-from sublet.runtime.providers.aws.records import client_token
+from sublet.runtime.providers.aws.instances import (
+    BLANK,
+    EXPIRES_TAG,
+    NODE_TAG,
+    SERVER_TAG,
+    client_token,
+    expiry_tag,
+    packages,
+)
 
 __all__ = [
     "anchor_server",

@@ -1,4 +1,14 @@
-"""The life of a controller host, as its laptop leads it: rented, met, given the state, started; and back, and ended."""
+"""The life of a controller host, as its laptop leads it: rented, met, given the state, started; and back, and ended.
+
+The register (`record.home`, on the laptop) says whose turn it is; the controller host cannot see it, and has a fence of
+its own.
+
+    to the controller host   stop here -> copy, fenced there -> register: controller host -> free there -> start there
+    back            fence there -> stop there -> copy -> register: here -> end of the controller host
+
+Before the register changes, all can be taken back; after it, all can only go on. A repeated order after a crash goes on
+from the present state (`next_step`); every step may be repeated.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +17,7 @@ import json
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +28,64 @@ from sublet.machine.wall import WALL
 from sublet.runtime.controller_host import instance
 from sublet.runtime.controller_host.backup import place_of, restore_backup
 from sublet.runtime.controller_host.channel import Remote, connected, meet, new_key, ship
-from sublet.runtime.controller_host.handover import HandoverStep, Situation, next_step
 from sublet.runtime.controller_host.idle import IDLE_S
 from sublet.runtime.controller_host.parcel import ARRIVING, pack_state, staged, unpack_state
 from sublet.runtime.controller_host.record import Home, HostRecord, forget, keep, read_record
 from sublet.runtime.file_sync.own_code import whole_code
-from sublet.runtime.home import home_of
+from sublet.runtime.private import home_of
 from sublet.runtime.providers.aws.build import server_of
 from sublet.runtime.providers.aws.calls import Calls, client_maker, while_it_opens
 from sublet.runtime.providers.aws.config import AwsConfig, config_path, read_config
 from sublet.runtime.providers.aws.fleet import EXPIRES_S
 from sublet.runtime.settings import Settings, settings_to_json
 
-__all__ = ["ControllerHost"]
+__all__ = ["ControllerHost", "HandoverStep", "Situation", "next_step"]
+
+
+class HandoverStep(StrEnum):
+    """The next step."""
+
+    STOP_HERE = "stop here"
+    COPY_THERE = "copy there"
+    TURN_TO_ANCHOR = "register: anchor"
+    FREE = "free"
+    START_THERE = "start there"
+    FENCE = "fence"
+    STOP_THERE = "stop there"
+    COPY_HERE = "copy here"
+    TURN_TO_HERE = "register: here"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """The visible state of both sides. A copy is `fresh` if it is the state as the last controller left it."""
+
+    home: Home
+    runs_here: bool = False
+    runs_there: bool = False
+    fenced: bool = True  # the controller host; a machine that has just come is
+    fresh_here: bool = True
+    fresh_there: bool = False
+
+
+def next_step(now: Situation, to: Home) -> HandoverStep | None:
+    """None when all is done."""
+    if to is Home.ANCHOR:
+        if now.home is Home.HERE:
+            if now.runs_here:
+                return HandoverStep.STOP_HERE
+            return HandoverStep.TURN_TO_ANCHOR if now.fresh_there and now.fenced else HandoverStep.COPY_THERE
+        if now.fenced:
+            return HandoverStep.FREE
+        return None if now.runs_there else HandoverStep.START_THERE
+    if now.home is Home.HERE:
+        return None
+    if not now.fenced:
+        return HandoverStep.FENCE
+    if now.runs_there:
+        return HandoverStep.STOP_THERE
+    return HandoverStep.TURN_TO_HERE if now.fresh_here else HandoverStep.COPY_HERE
+
 
 DESK = "sublet.runtime.controller_host.desk"
 MEET_S, LOOK_S = 600.0, 1.0  # an image boots, and may install something

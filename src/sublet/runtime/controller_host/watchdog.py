@@ -28,19 +28,18 @@ from sublet.domain.units import SECONDS_PER_H
 from sublet.machine.remote import open_uri
 from sublet.machine.wall import WALL, Wall
 from sublet.runtime.controller_host import idle
-from sublet.runtime.controller_host.backup import Backup, place_of
+from sublet.runtime.controller_host.backup import Backup, CheckpointCopies, place_of
 from sublet.runtime.controller_host.idle import CONTROLLER, KEEPER, is_held, serving_pid
-from sublet.runtime.controller_host.kept_checkpoints import CheckpointCopies
 from sublet.runtime.controller_host.record import FENCED
 from sublet.runtime.controller_host.troubles import Troubles
-from sublet.runtime.home import home_of
+from sublet.runtime.private import home_of
 from sublet.runtime.providers.aws.build import server_of
 from sublet.runtime.providers.aws.calls import client_maker
 from sublet.runtime.providers.aws.config import config_path, read_config
 from sublet.runtime.providers.aws.fleet import EXPIRES_S
 from sublet.runtime.providers.aws.instances import EXPIRES_TAG, expiry_tag
 
-__all__ = ["Verdict", "after", "is_over", "is_spent", "main", "pause_s"]
+__all__ = ["after", "is_over", "is_spent", "main"]
 
 ANSWER_S = 10.0
 COMMAND = (sys.executable, "-m", "sublet.api.main")

@@ -16,10 +16,9 @@ from sublet.errors import SubletError
 from sublet.machine.objects import FileObjects, Found, Objects
 from sublet.machine.remote import open_uri
 from sublet.runtime.agent.outside import refused
-from sublet.runtime.file_sync.coming import CHUNK_BYTES, Came, fetch
-from sublet.runtime.file_sync.mirror import files_among
+from sublet.runtime.file_sync.mirror import CHUNK_BYTES, Came, fetch, files_among
 
-__all__ = ["bring", "main"]
+__all__ = ["main"]
 
 NOT_OURS = "something is there that did not come from a bucket"
 

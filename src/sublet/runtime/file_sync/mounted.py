@@ -25,9 +25,9 @@ from sublet.machine.wall import WALL
 from sublet.runtime.agent.interpreter import program
 from sublet.runtime.agent.processes import die_with_parent
 from sublet.runtime.file_sync.mirror import Mirror
-from sublet.wire.exits import EXIT_LOST
+from sublet.wire.messages import EXIT_LOST
 
-__all__ = ["index_of", "main"]
+__all__ = ["main"]
 
 LOOK_S: Final = 5.0  # between two looks at the folders: a file that is the same in both is quiet
 REST: Final = 200  # times as long as a look took: looking is no sign of life of the command

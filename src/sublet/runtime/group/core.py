@@ -10,19 +10,23 @@ from enum import Enum, auto
 from sublet.domain.shape import Grid, Placement
 from sublet.domain.shards import ranges_for
 from sublet.domain.units import GIB
-from sublet.runtime.group.counts import WorkerCounts, narrow_placement
-from sublet.runtime.group.failures import Failure, Fault, Patience, fault_of, how_it_ended
-from sublet.runtime.group.launch import start_order
-from sublet.runtime.group.overdue import JUDGE_S, LEAVE_S
+from sublet.runtime.group.failures import (
+    Failure,
+    Fault,
+    Patience,
+    WorkerCounts,
+    fault_of,
+    how_it_ended,
+    narrow_placement,
+)
 from sublet.runtime.group.places import Form, Places
 from sublet.runtime.group.protocol import GroupNews, Outcome
-from sublet.runtime.group.rounds import Census, Round
-from sublet.runtime.group.workers import Roster, Worker, WorkerPhase, split_by_room
+from sublet.runtime.group.states import JUDGE_S, LEAVE_S
+from sublet.runtime.group.workers import Census, Roster, Round, Worker, WorkerPhase, split_by_room, start_order
 from sublet.runtime.jobs.bounds import Shards
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire import messages as wire
-from sublet.wire.exits import EXIT_LEFT
-from sublet.wire.grids import Ready
+from sublet.wire.messages import EXIT_LEFT, Ready
 
 __all__ = ["LAST_GRACE_S", "GroupCore", "Ranging", "Verdict", "find_crash"]
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from sublet.domain.shape import Placement
-from sublet.runtime.group import overdue
+from sublet.runtime.group import states
 from sublet.runtime.group.core import LAST_GRACE_S, find_crash
 from sublet.runtime.group.failures import (
     Failure,
@@ -26,22 +26,22 @@ from sublet.runtime.group.in_grid import InGrid
 from sublet.runtime.group.places import Form
 from sublet.runtime.group.protocol import Outcome
 from sublet.runtime.group.states import (
+    Concluding,
     Cry,
-    Ending,
     Forming,
     Gathering,
     Idle,
     Over,
     Resting,
     Saving,
+    Stepping,
     Stopping,
-    Training,
 )
 from sublet.runtime.group.workers import Worker, WorkerPhase
 from sublet.runtime.jobs.bounds import OnNodeLoss
 from sublet.wire import messages as wire
-from sublet.wire.exits import EXIT_LEFT
-from sublet.wire.travel import Preparing
+from sublet.wire.files import Preparing
+from sublet.wire.messages import EXIT_LEFT
 
 __all__ = ["ElasticGroup"]
 
@@ -52,7 +52,7 @@ class ElasticGroup(InGrid):
     @property
     def working(self) -> int | None:
         """See the protocol."""
-        return self.size or None if isinstance(self.state, Training | Gathering) else None
+        return self.size or None if isinstance(self.state, Stepping | Gathering) else None
 
     @property
     def idle(self) -> bool:
@@ -75,7 +75,7 @@ class ElasticGroup(InGrid):
         self._next_round()
         self.widths.begin_order()
         self._unjudged = Unjudged()
-        if isinstance(self.state, Ending) and self.workers:  # it needs nothing any more
+        if isinstance(self.state, Concluding) and self.workers:  # it needs nothing any more
             self._answer_move()
             return
         self._begin(wall_s)
@@ -84,7 +84,7 @@ class ElasticGroup(InGrid):
         """See the protocol."""
         if isinstance(self.state, Over):
             return
-        tail = isinstance(self.state, Ending)  # all is saved, and no worker listens to Leave any more
+        tail = isinstance(self.state, Concluding)  # all is saved, and no worker listens to Leave any more
         self.generation = generation
         self._next_round()
         self._unjudged = Unjudged()
@@ -113,9 +113,9 @@ class ElasticGroup(InGrid):
         if not trains:
             self.state = Idle(wall_s)
         elif self.finished:
-            self.state = Ending(wall_s)
+            self.state = Concluding(wall_s)
         else:
-            self.state = Training(wall_s, progress_s=wall_s, adopted=True)
+            self.state = Stepping(wall_s, progress_s=wall_s, adopted=True)
 
     def all_agents_came(self, wall_s: float) -> None:
         """See the protocol."""
@@ -124,8 +124,8 @@ class ElasticGroup(InGrid):
         over = self.finished or (self.work is not None and self.done >= self.work)
         if isinstance(self.state, Idle):
             self._keep_old_group(wall_s)
-        tail = isinstance(self.state, Ending)
-        if not (tail or isinstance(self.state, Training)) or self._is_whole or (tail and self.size):
+        tail = isinstance(self.state, Concluding)
+        if not (tail or isinstance(self.state, Stepping)) or self._is_whole or (tail and self.size):
             return
         if not self.workers and over and 0 in codes:
             self._finish(wall_s)
@@ -160,9 +160,9 @@ class ElasticGroup(InGrid):
             case Stopping() as stopping:
                 self._save_elsewhere(stopping, wall_s)
                 self._stop_if_empty(wall_s)
-            case Ending() if ours and self.workers:
+            case Concluding() if ours and self.workers:
                 pass  # the others have all that is left to do
-            case Training() if ours and self.places.grid is not None and self._is_whole and not self.broken:
+            case Stepping() if ours and self.places.grid is not None and self._is_whole and not self.broken:
                 pass  # spares were there, and no other worker
             case _ if ours:
                 self._unjudged = Unjudged()
@@ -177,7 +177,7 @@ class ElasticGroup(InGrid):
         members, doomed = self._roster.members, {node_id, *others}
         if self.broken or not any(worker.node_id == node_id for worker in members):
             return
-        if not isinstance(self.state, Training | Gathering):
+        if not isinstance(self.state, Stepping | Gathering):
             return
         if self.places.grid is not None:
             self._leave_in_grid(doomed, wall_s)
@@ -248,12 +248,12 @@ class ElasticGroup(InGrid):
         first = self.stepped is None
         self.step, self.done, self.stepped = message.step, message.done, message
         match self.state:
-            case Training() as state:
+            case Stepping() as state:
                 self.state = replace(state, progress_s=wall_s, adopted=False)
                 if message.generation == self.round.number or self._was_formed_before(message.generation):
                     self.widths.note_step(self._wanted)
             case Gathering(saving=Saving() as saving) as state if first:  # a worker that makes steps can save
-                self.state = replace(state, saving=replace(saving, until_s=wall_s + overdue.SAVE_S))
+                self.state = replace(state, saving=replace(saving, until_s=wall_s + states.SAVE_S))
 
     def _hear_broke(self, worker: Worker, message: wire.Broke, wall_s: float) -> None:
         worker.step = message.step
@@ -261,14 +261,14 @@ class ElasticGroup(InGrid):
             return
         formed = worker.adopted if self.joined is None else message.generation == self.joined.generation
         match self.state:
-            case Forming() | Training() as state:
-                adopted = isinstance(state, Training) and state.adopted
+            case Forming() | Stepping() as state:
+                adopted = isinstance(state, Stepping) and state.adopted
                 if message.generation == self.round.number or adopted:
                     self.broken = True
                     self.state = replace(state, cry=state.cry or Cry(message.why, wall_s))
             case Gathering() if formed:
                 self.broken = True  # no worker trains on while we gather
-            case Ending() if formed:
+            case Concluding() if formed:
                 self.broken = True  # the one that had the last word is gone before all had heard it
                 self._gather_anew(wall_s)
             case _:
@@ -284,7 +284,7 @@ class ElasticGroup(InGrid):
             if self._owed is not None and message.step >= self._owed:  # not one that was being written at the ask
                 self._owed = None
         match self.state:
-            case Training() as state:
+            case Stepping() as state:
                 self.state = replace(state, progress_s=wall_s)
             case Gathering(saving=Saving(step=step)) as state if failed or (safe and message.step >= step):
                 self._await_no_save(state, wall_s)
@@ -295,7 +295,7 @@ class ElasticGroup(InGrid):
 
     def _hear_finished(self, message: wire.Finished, wall_s: float) -> None:
         self.step, self.done, self.finished = message.step, message.done, True
-        if isinstance(self.state, Over | Stopping | Ending):
+        if isinstance(self.state, Over | Stopping | Concluding):
             return
         waiting = self._roster.in_phase(WorkerPhase.LAUNCHED, WorkerPhase.READY)
         if self.broken or self._torn:  # the others lost a member before they heard it, and wait for one that is through
@@ -306,7 +306,7 @@ class ElasticGroup(InGrid):
             waiting += [worker for worker in self._roster.members if not worker.met]
         for worker in waiting:
             self._roster.end(worker, 0.0, wall_s)
-        self.state = Ending(wall_s)
+        self.state = Concluding(wall_s)
 
     # ------------------------------------------------------------------ time
 
@@ -314,31 +314,31 @@ class ElasticGroup(InGrid):
         """See the protocol."""
         self._expire_workers(wall_s)
         state, suspect = self.state, self._unjudged.failed
-        if suspect is not None and wall_s - suspect.at_s > overdue.JUDGE_S:
-            keep = not isinstance(state, Ending) and self.size > 0
+        if suspect is not None and wall_s - suspect.at_s > states.JUDGE_S:
+            keep = not isinstance(state, Concluding) and self.size > 0
             self._fail(replace(suspect.failure, keep=keep), wall_s)
             return
         waited_s = wall_s - state.since_s
         match state:
             case Idle():
-                if waited_s > overdue.parked_s(self.spec) and self._roster.members:
+                if waited_s > states.parked_s(self.spec) and self._roster.members:
                     self.broken = True
                     self._next_round()
                     self._tell_to_leave(self._roster.members, wall_s)
             case Gathering():
                 self._tick_gathering(state, wall_s)
             case Forming() if suspect is None:
-                if why := overdue.find_unformed(state, self._roster.members, self.spec, wall_s):
+                if why := states.find_unformed(state, self._roster.members, self.spec, wall_s):
                     self.broken = True  # once, all try again; then all are started anew
                     keep = self._unformed <= 1
                     self._fail(Failure(fault=Fault.INFRA, why=why, keep=keep, unfit=True), wall_s)
-            case Training():
+            case Stepping():
                 self._tick_training(state, wall_s)
             case Resting():
                 if waited_s >= back_off_s(self.failures.total()):
                     self._gather(wall_s)
-            case Ending():
-                if waited_s > overdue.TAIL_S:
+            case Concluding():
+                if waited_s > states.TAIL_S:
                     self._finish(wall_s)
             case Forming() | Stopping() | Over():
                 pass  # of a group that forms: the failed worker is judged first, and the others cry because it left
@@ -351,18 +351,18 @@ class ElasticGroup(InGrid):
                 self._await_no_save(state, wall_s)
             return
         launched, quitter = self._roster.in_phase(WorkerPhase.LAUNCHED), self._unjudged.quit
-        if late := overdue.late_starters(launched, wall_s):
+        if late := states.late_starters(launched, wall_s):
             for worker in late:
                 self._roster.end(worker, 0.0, wall_s)
-            self._fail(overdue.late_start(late[0]), wall_s)
-        elif wall_s - state.since_s > overdue.READY_S and not launched:
+            self._fail(states.late_start(late[0]), wall_s)
+        elif wall_s - state.since_s > states.READY_S and not launched:
             missing = Failure(fault=Fault.INFRA, why="workers are missing")
             self._fail(missing if quitter is None else replace(quitter.failure, code=None), wall_s)
 
-    def _tick_training(self, state: Training, wall_s: float) -> None:
+    def _tick_training(self, state: Stepping, wall_s: float) -> None:
         quitter = self._unjudged.quit
         if quitter is not None and (
-            wall_s - quitter.at_s > overdue.QUIT_S or overdue.is_old(state.cry, wall_s)
+            wall_s - quitter.at_s > states.QUIT_S or states.is_old(state.cry, wall_s)
         ):  # no word of a good end came; the others cry because it left
             self._fail(quitter.failure, wall_s)
         elif not self._is_whole and self._unjudged == Unjudged():
@@ -371,15 +371,15 @@ class ElasticGroup(InGrid):
         elif state.cry is not None:
             if (
                 self._unjudged == Unjudged()
-                and overdue.is_old(state.cry, wall_s)
+                and states.is_old(state.cry, wall_s)
                 and not any(w.short for w in self._roster.members)
             ):  # a failed worker is why the others cry: that is judged, and told
                 why = state.cry.why or "the group fell apart, though no member is gone"
                 self._fail(Failure(fault=Fault.INFRA, why=why, keep=True, unfit=True), wall_s)
-        elif state.adopted and wall_s - state.progress_s > overdue.ADOPTED_S:
+        elif state.adopted and wall_s - state.progress_s > states.ADOPTED_S:
             self._gather_anew(wall_s)  # perhaps they were about to form a group when the last controller died
         elif not self.broken:
-            hang = overdue.find_hang(
+            hang = states.find_hang(
                 state, self._roster.members, self.spec, wall_s, joined=self.joined, stepped=self.stepped
             )
             if hang is not None:

@@ -19,12 +19,11 @@ from sublet.runtime.group.failures import Failure, Fault, Unjudged
 from sublet.runtime.group.places import Form
 from sublet.runtime.group.protocol import Outcome
 from sublet.runtime.group.regroup import AT_ONCE, Regrouping, failure_of
-from sublet.runtime.group.states import Ending, Forming, Gathering, Idle, Over, Stopping, Training
+from sublet.runtime.group.states import Concluding, Forming, Gathering, Idle, Over, Stepping, Stopping
 from sublet.runtime.group.workers import Worker, WorkerPhase, split_by_room
 from sublet.runtime.jobs.bounds import Shards
 from sublet.wire import messages as wire
-from sublet.wire.exits import EXIT_LEFT
-from sublet.wire.grids import GRIDS_SINCE, STAGES
+from sublet.wire.messages import EXIT_LEFT, GRIDS_SINCE, STAGES
 
 __all__ = ["InGrid"]
 
@@ -37,7 +36,7 @@ class InGrid(Regrouping):
 
     def _trains_as(self, placement: Placement, form: Form | None) -> bool:
         """It makes steps in just this form, and none is on the way; a grid may have spares on the way."""
-        if not isinstance(self.state, Training) or self.broken or self.state.cry is not None:
+        if not isinstance(self.state, Stepping) or self.broken or self.state.cry is not None:
             return False
         here, room = Counter(worker.node_id for worker in self._roster.members), Counter(dict(placement))
         if self.places.grid is not None:
@@ -98,7 +97,7 @@ class InGrid(Regrouping):
     def prepare(self, doomed: Collection[str], grid: Grid | None) -> None:
         """See the protocol."""
         said = self.joined or self.stepped
-        if not isinstance(self.state, Training | Gathering) or self.broken or said is None:
+        if not isinstance(self.state, Stepping | Gathering) or self.broken or said is None:
             return
         here = self._roster.in_phase(WorkerPhase.READY, WorkerPhase.MEMBER)
         staying = sum(worker.node_id not in doomed for worker in here)
@@ -196,7 +195,7 @@ class InGrid(Regrouping):
             self._see_off(worker)
             self.broken = True
             self._gather_anew(wall_s)
-        elif self.places.grid is not None and waits and isinstance(self.state, Training) and not self.broken:
+        elif self.places.grid is not None and waits and isinstance(self.state, Stepping) and not self.broken:
             self._see_off(worker)
             failure = failure_of(worker, code, error)
             if self._judge(failure, wall_s, script=False, hopeless=False) is Verdict.GIVE_UP:
@@ -280,7 +279,7 @@ class InGrid(Regrouping):
         if message.ends:
             worker.short = True
             self._roster.send(worker, wire.EndWorker(worker_id=worker.id, grace_s=LAST_GRACE_S))
-        elif message.generation == self.round.number and isinstance(self.state, Training | Forming):
+        elif message.generation == self.round.number and isinstance(self.state, Stepping | Forming):
             self.broken = True
             self._gather_anew(wall_s)
 
@@ -294,7 +293,7 @@ class InGrid(Regrouping):
             self._form_if_ready(wall_s)
         elif worker.phase is WorkerPhase.MEMBER and worker.adopted:  # it was started, and no more
             self._roster.enter(worker, WorkerPhase.READY, wall_s)
-            if isinstance(self.state, Training | Ending) and self._ends_before is None:
+            if isinstance(self.state, Stepping | Concluding) and self._ends_before is None:
                 self.broken = True
                 self._gather_anew(wall_s)
 

@@ -12,7 +12,7 @@ from sublet.planning.seating import Seats, kept_ahead, seats
 from sublet.runtime.group.workers import Worker, WorkerPhase
 from sublet.runtime.jobs.bounds import MOST_STAGES
 from sublet.wire import messages as wire
-from sublet.wire.grids import NO_PLACE, STAGES
+from sublet.wire.messages import NO_PLACE, STAGES
 
 __all__ = ["Form", "Places"]
 

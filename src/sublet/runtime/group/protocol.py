@@ -14,11 +14,9 @@ from enum import StrEnum
 from typing import Protocol
 
 from sublet.domain.shape import Grid, Placement
-from sublet.runtime.group.counts import WorkerCounts
-from sublet.runtime.group.failures import Patience
+from sublet.runtime.group.failures import Patience, WorkerCounts
 from sublet.runtime.group.places import Form, Places
-from sublet.runtime.group.rounds import Census, Round
-from sublet.runtime.group.workers import Worker
+from sublet.runtime.group.workers import Census, Round, Worker
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire import messages as wire
 

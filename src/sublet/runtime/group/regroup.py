@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from sublet.runtime.group import overdue
+from sublet.runtime.group import states
 from sublet.runtime.group.core import LAST_GRACE_S, GroupCore, Verdict
 from sublet.runtime.group.failures import (
     Ended,
@@ -17,23 +17,22 @@ from sublet.runtime.group.failures import (
     how_it_stopped_short,
 )
 from sublet.runtime.group.protocol import GroupNews, Outcome
-from sublet.runtime.group.rounds import Round
 from sublet.runtime.group.states import (
+    Concluding,
     ElasticState,
-    Ending,
     Forming,
     Gathering,
     Idle,
     Over,
     Resting,
     Saving,
+    Stepping,
     Stopping,
-    Training,
 )
-from sublet.runtime.group.workers import Worker, WorkerPhase, regroup_orders, split_by_room, was_started_under
+from sublet.runtime.group.workers import Round, Worker, WorkerPhase, regroup_orders, split_by_room, was_started_under
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire import messages as wire
-from sublet.wire.exits import EXIT_LEFT
+from sublet.wire.messages import EXIT_LEFT
 
 __all__ = ["AT_ONCE", "Regrouping", "failure_of"]
 
@@ -66,12 +65,12 @@ class Regrouping(GroupCore):
     def training(self) -> bool:
         """See the protocol."""
         match self.state:
-            case Training():
+            case Stepping():
                 return not self.broken
             case Gathering():
                 return not self.broken and self.size > 0
             case _:
-                return isinstance(self.state, Ending)
+                return isinstance(self.state, Concluding)
 
     @property
     def _is_whole(self) -> bool:
@@ -159,7 +158,7 @@ class Regrouping(GroupCore):
         untried = self._wanted > self.widths.widest and self.step > self._kept
         if state.saving is None and untried and self._savers():
             self.save_now()
-            wait_s = overdue.ADOPTED_S if self.stepped is None and self.joined is None else overdue.SAVE_S
+            wait_s = states.ADOPTED_S if self.stepped is None and self.joined is None else states.SAVE_S
             self.state = state = replace(state, saving=Saving(self.step, wall_s + wait_s))
         return state.saving is not None
 
@@ -192,7 +191,7 @@ class Regrouping(GroupCore):
         if interim:
             self._gather_anew(wall_s)
         else:
-            self.state = Training(wall_s, progress_s=wall_s)
+            self.state = Stepping(wall_s, progress_s=wall_s)
             self._answer_move()
         if self._owed is not None:  # a new group fences off what the old rank 0 was writing
             self.save_now()
@@ -252,14 +251,14 @@ class Regrouping(GroupCore):
             self._form_if_ready(wall_s)  # perhaps the others waited for that
             return
         member = worker.phase is WorkerPhase.MEMBER
-        self.broken = self.broken or (member and not isinstance(state, Ending))
+        self.broken = self.broken or (member and not isinstance(state, Concluding))
         if isinstance(state, Idle):
             return  # the kernel's next order finds it missing
-        if worker.short and not isinstance(state, Ending | Resting):
+        if worker.short and not isinstance(state, Concluding | Resting):
             self._gather_anew(wall_s)  # no failure: the next one takes fewer samples at a time
             return
         failure = failure_of(worker, code, error)
-        if failure.fault is Fault.INFRA and not isinstance(state, Ending):
+        if failure.fault is Fault.INFRA and not isinstance(state, Concluding):
             if self._is_counted(worker):
                 if isinstance(state, Gathering):
                     self._gather_anew(wall_s)
@@ -286,7 +285,7 @@ class Regrouping(GroupCore):
             self._roster.send(worker, wire.EndWorker(worker_id=worker.id, grace_s=LAST_GRACE_S))
         elif self.size > 1 and (news or message.generation == self.round.number):
             self.broken = True
-            if isinstance(self.state, Training | Forming):
+            if isinstance(self.state, Stepping | Forming):
                 self._gather_anew(wall_s)
 
     def _end_as_all_have(self, last: Worker, code: int, wall_s: float) -> None:
@@ -305,7 +304,7 @@ class Regrouping(GroupCore):
     def _fail(self, failure: Failure, wall_s: float) -> None:
         """Count it; start again what is missing, with the survivors and their state if they are kept, or give up."""
         self._unjudged = Unjudged()
-        tail, hopeless = isinstance(self.state, Ending), self.step == 0  # it would fail again before its first step
+        tail, hopeless = isinstance(self.state, Concluding), self.step == 0  # it would fail again before its first step
         verdict = self._judge(failure, wall_s, script=not tail, hopeless=hopeless)
         if verdict is Verdict.GIVE_UP:
             self.state = Over(wall_s)

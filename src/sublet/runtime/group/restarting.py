@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from sublet.domain.shape import Placement
-from sublet.runtime.group import overdue
+from sublet.runtime.group import states
 from sublet.runtime.group.core import LAST_GRACE_S, GroupCore, Verdict, find_crash
 from sublet.runtime.group.failures import Ended, Failure, Fault, back_off_s, fault_of, how_it_ended
 from sublet.runtime.group.places import Form
@@ -25,7 +25,7 @@ from sublet.runtime.group.states import Idle, Opening, Over, RestartingState, Re
 from sublet.runtime.group.workers import Worker, WorkerPhase
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire import messages as wire
-from sublet.wire.travel import Preparing
+from sublet.wire.files import Preparing
 
 __all__ = ["RestartingGroup"]
 
@@ -292,7 +292,7 @@ class RestartingGroup(GroupCore):
         self._expire_workers(wall_s)
         state = self.state
         match state:
-            case Starting() | Running() if state.failed and wall_s - state.failed.at_s > overdue.JUDGE_S:
+            case Starting() | Running() if state.failed and wall_s - state.failed.at_s > states.JUDGE_S:
                 self._fail(state.failed.failure, wall_s)
             case Starting():
                 self._tick_starting(state, wall_s)
@@ -308,18 +308,18 @@ class RestartingGroup(GroupCore):
                 assert_never(state)
 
     def _tick_starting(self, state: Starting, wall_s: float) -> None:
-        late = overdue.late_starters(self._roster.in_phase(WorkerPhase.LAUNCHED), wall_s)
+        late = states.late_starters(self._roster.in_phase(WorkerPhase.LAUNCHED), wall_s)
         if late:
-            self._fail(overdue.late_start(late[0]), wall_s)
-        elif wall_s - state.since_s > overdue.READY_S and not self.workers:
+            self._fail(states.late_start(late[0]), wall_s)
+        elif wall_s - state.since_s > states.READY_S and not self.workers:
             self._fail(Failure(fault=Fault.INFRA, why="workers are missing"), wall_s)
 
     def _tick_running(self, state: Running, wall_s: float) -> None:
         if self.size + state.through * self._each < self._wanted and state.failed is None:
             self._fail(Failure(fault=Fault.INFRA, why="workers are missing"), wall_s)
-        elif not self.broken and (hang := overdue.find_silence(self._roster.members, self.spec, wall_s)):
+        elif not self.broken and (hang := states.find_silence(self._roster.members, self.spec, wall_s)):
             self._fail(hang, wall_s)
-        elif not self.broken and (copies := overdue.find_copies(self._roster.members, self.spec, wall_s)):
+        elif not self.broken and (copies := states.find_copies(self._roster.members, self.spec, wall_s)):
             self._fail(copies, wall_s, hopeless=True)
-        elif not self.broken and wall_s - state.since_s > overdue.WORKS_S:
+        elif not self.broken and wall_s - state.since_s > states.WORKS_S:
             self.widths.note_step(self._wanted)

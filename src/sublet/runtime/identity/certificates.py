@@ -13,7 +13,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from sublet.runtime.identity.names import CONTROLLER, NODE
 
-__all__ = ["certificate_in", "key_asked_for", "new_authority", "new_controller", "new_node", "new_request"]
+__all__ = ["new_node", "new_request"]
 
 DAY = timedelta(days=1)
 AUTHORITY_LIFE = 3650 * DAY

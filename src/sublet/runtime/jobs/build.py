@@ -13,19 +13,126 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sublet.domain.units import DAY_S
 from sublet.errors import InvalidValue
+from sublet.machine.remote import SCHEMES as STORES
 from sublet.machine.remote import check_uri, is_remote
 from sublet.runtime.jobs import bounds
 from sublet.runtime.jobs.bounds import OnNodeLoss
-from sublet.runtime.jobs.command import argv_from_run, is_torchrun, refuse_missing_script, uses_sdk
-from sublet.runtime.jobs.groups import joins_group
-from sublet.runtime.jobs.mistakes import shorten
-from sublet.runtime.jobs.mounts import MountPlaces, find_path, read_mounts
-from sublet.runtime.jobs.serialize import HIDDEN
-from sublet.runtime.jobs.spec import JobSpec, Retries
+from sublet.runtime.jobs.command import argv_from_run, is_torchrun, joins_group, refuse_missing_script, uses_sdk
+from sublet.runtime.jobs.mistakes import Document, shorten
+from sublet.runtime.jobs.spec import HIDDEN, JobSpec, Retries
 from sublet.runtime.jobs.values import parse_deadline_s, parse_field
-from sublet.runtime.jobs.yaml_lines import Document
 
-__all__ = ["Surroundings", "build_job"]
+if TYPE_CHECKING:
+    from sublet.runtime.jobs.schema import Bucket, JobFile
+
+__all__ = ["MountPlaces", "Surroundings", "build_job", "find_path", "read_mounts", "with_variables"]
+
+VARIABLE: Final = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+SCHEMES: Final = {"gcs": "gs", "azure": "az"}  # by the name of a store; others are called like their scheme
+MODES: Final = ("COPY", "MOUNT", "MOUNT_CACHED")
+
+
+@dataclass(frozen=True, slots=True)
+class MountPlaces:
+    """Base folders for paths of a file: beside it, then where one is."""
+
+    bases: tuple[Path, ...]
+    exists: Callable[[Path], bool] = Path.exists
+
+
+@dataclass(slots=True)
+class Mounts:
+    """Mounts, by the path on a node; of `kept` ones something goes back, for `new` ones a bucket is made."""
+
+    given: dict[str, str] = field(default_factory=dict)
+    kept: list[str] = field(default_factory=list)
+    new: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    wrong: list[InvalidValue] = field(default_factory=list)
+
+
+def read_mounts(written: Mapping[str, Bucket], variables: Mapping[str, str], places: MountPlaces) -> Mounts:
+    """All of them, and everything that is wrong; a local path is looked for in each of `places`."""
+    found = Mounts()
+    for key, value in written.items():
+        try:
+            there = with_variables(f"file_mounts.{key}", key, variables)
+            _read_bucket(found, there, value, variables, places)
+        except InvalidValue as error:
+            found.wrong.append(error)
+    return found
+
+
+def with_variables(name: str, text: str, variables: Mapping[str, str]) -> str:
+    """`$NAME` and `${NAME}` are values of `envs`, as SkyPilot has it."""
+
+    def fill(match: re.Match[str]) -> str:
+        known = variables.get(match[1] or match[2])
+        if known is None:
+            raise InvalidValue(name, text, f"with variables of envs alone; {match[0]} is none")
+        return known
+
+    return VARIABLE.sub(fill, text)
+
+
+def find_path(text: str, places: MountPlaces) -> Path | None:
+    """A path of this machine: relative to the first of `places` where it exists."""
+    for base in places.bases:
+        try:
+            path = base / Path(text).expanduser()
+            if places.exists(path):
+                return path.resolve()
+        except (OSError, RuntimeError, ValueError):  # too long, an unknown home, a zero byte
+            continue
+    return None
+
+
+def _read_bucket(found: Mounts, there: str, bucket: Bucket, variables: Mapping[str, str], places: MountPlaces) -> None:
+    key = f"file_mounts.{there}"
+    if bucket.mode.upper() not in MODES:
+        raise InvalidValue(f"{key}.mode", bucket.mode, f"one of {', '.join(MODES)}")
+    writes = bucket.mode.upper() != "COPY"
+    for at, source in _sources(key, there, bucket, variables):
+        found.given[at] = _whole(key, source, places)
+        if "://" in source:
+            found.kept += [at] if writes else []
+        elif writes:
+            found.notes.append(f"{key}: its files are brought to the node; what is written there stays on the node")
+    if bucket.source is None and writes:
+        found.new.append(there)
+    if bucket.source is None and bucket.store is None:
+        found.notes.append(f"{key}: no store is named, so it is the bucket {found.given[there]}")
+    if not bucket.persistent:
+        found.notes.append(f"{key}: no bucket is deleted, though persistent is false")
+
+
+def _sources(key: str, there: str, bucket: Bucket, variables: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Sources of each path: the bucket, a path, or each of several paths below it."""
+    given = bucket.source
+    if given is None:
+        if not bucket.name:
+            raise InvalidValue(key, "no source and no name", "a source, or the name of a bucket")
+        store = with_variables(f"{key}.store", bucket.store or "s3", variables).lower()
+        yield there, f"{SCHEMES.get(store, store)}://{with_variables(f'{key}.name', bucket.name, variables)}"
+    elif isinstance(given, str):
+        yield there, with_variables(f"{key}.source", given, variables)
+    else:
+        for text in given:
+            source = with_variables(f"{key}.source", text, variables)
+            yield f"{there.rstrip('/')}/{Path(source).name}", source
+
+
+def _whole(key: str, source: str, places: MountPlaces) -> str:
+    """A URI of a store that nodes can ask, a local path as an absolute one that exists."""
+    scheme, separator, _ = source.partition("://")
+    if separator and scheme not in STORES:
+        raise InvalidValue(key, source, f"a bucket of a store that can be asked: {', '.join(STORES)}")
+    if separator:
+        return source
+    if not source.strip() or (found := find_path(source, places)) is None:
+        raise InvalidValue(key, source, f"a file or folder that exists, or a URI; there is none in {places.bases[0]}")
+    return str(found)
+
 
 FIELD: Final = "resources.image_id"
 CONTAINER, SYSTEM = "docker:", "skypilot:"
@@ -40,10 +147,6 @@ set +eu +o pipefail  # as SkyPilot runs it: on after a command that fails
 . <(sed {PASSED} ~/.bashrc 2>/dev/null) >/dev/null 2>&1
 [ -z "${{SUBLET_BIN:-}}" ] || PATH="$SUBLET_BIN:$PATH"  # the environment that was asked for, before that of ~/.bashrc
 """
-
-
-if TYPE_CHECKING:
-    from sublet.runtime.jobs.schema import JobFile
 
 
 DURATIONS: Final = frozenset({"restart_s", "grace_s", "hang_s", "replace_s", "checkpoint_every_s", "deadline_s"})
@@ -138,10 +241,6 @@ def _allowed(name: str, low: float, high: float) -> str:
     return f"a number from {low:g} to {high:g}"
 
 
-if TYPE_CHECKING:
-    from sublet.runtime.jobs.schema import JobFile
-
-
 LAUNCHERS: Final = re.compile(
     r"\btorchrun\b|torch\.distributed\.(run|launch)\b|\baccelerate\s+launch\b|\bdeepspeed\b|\bmpirun\b|\bray\s+start\b"
     r"|\bSKYPILOT_[A-Z]"
@@ -196,7 +295,7 @@ def _one_count(counts: Sequence[int]) -> int:
 
 def _image_of(given: Any, variables: Mapping[str, str]) -> tuple[str, list[str]]:
     """The container's image, "" for none, and what is to be noted; an image of another machine is refused."""
-    from sublet.runtime.jobs.mounts import with_variables
+    from sublet.runtime.jobs.build import with_variables
 
     if given is None:
         return "", []
@@ -220,10 +319,6 @@ def _image_of(given: Any, variables: Mapping[str, str]) -> tuple[str, list[str]]
 def _as_skypilot(text: str) -> str:
     """The text, for `bash -c`."""
     return f"{BEGIN}{text}"
-
-
-if TYPE_CHECKING:
-    from sublet.runtime.jobs.schema import JobFile
 
 
 Made = TypeVar("Made")

@@ -17,12 +17,18 @@ from typing import Any
 from sublet.errors import BadInput, MissingExtra
 from sublet.machine.wall import WALL
 from sublet.runtime.jobs import bounds
-from sublet.runtime.jobs.command import is_torchrun, refuse_missing_script, script_of, uses_sdk, without_torchrun
-from sublet.runtime.jobs.groups import joins_group
-from sublet.runtime.jobs.mounts import MountPlaces
+from sublet.runtime.jobs.build import MountPlaces
+from sublet.runtime.jobs.command import (
+    is_torchrun,
+    joins_group,
+    refuse_missing_script,
+    script_of,
+    uses_sdk,
+    without_torchrun,
+)
+from sublet.runtime.jobs.mistakes import document_from_text
 from sublet.runtime.jobs.skypilot import NOTED
 from sublet.runtime.jobs.spec import JobSpec
-from sublet.runtime.jobs.yaml_lines import document_from_text
 
 __all__ = ["job_from_command", "job_from_file", "job_from_text", "json_schema", "name_from"]
 

@@ -21,8 +21,7 @@ from sublet.perf.live.rows import Source, StepRow
 from sublet.perf.live.speed import LiveSpeed, batch_steps
 from sublet.perf.live.stored import CPU
 from sublet.perf.live.trend import noise_phases
-from sublet.wire.messages import Stepped
-from sublet.wire.profile import Profile
+from sublet.wire.messages import Profile, Stepped
 
 __all__ = ["Profiling", "kind_ratio"]
 

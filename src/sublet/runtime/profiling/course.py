@@ -9,12 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
+from sublet.domain.plan import Plan, Snapshot, arrival
 from sublet.domain.quantity import whole
+from sublet.domain.shape import Shape
 from sublet.errors import InvalidValue
+from sublet.planning.draft import Draft
 from sublet.runtime.profiles.learned import REPORTS, Form, Profiling
 
-__all__ = ["Course", "Stop", "few_batches", "form_of"]
+__all__ = ["Course", "Stop", "Walk", "few_batches", "form_of"]
 
 FEW = 4  # batches, where none are named
 PATIENCE = 2.0  # parts of the time for a stop of which nothing is heard: its steps may be slow
@@ -137,3 +141,28 @@ def form_of(stop: Stop, forms: Mapping[Form, object]) -> Form | None:
     fits = {form: abs(form[3] * form[4] - share) for form in forms if form[1] == stop.width}
     near = min(fits, key=lambda form: fits[form], default=None)
     return near if near is not None and fits[near] <= near[4] else None
+
+
+LOOK_S = 0.2  # between two looks where the course has come to
+
+
+class Goes(Protocol):
+    """From stop to stop."""
+
+    at: Stop | None  # None = it is through
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """Unlike other policies it has a memory: its course."""
+
+    course: Goes
+
+    def decide(self, snapshot: Snapshot) -> Plan:
+        """The shape of where the course is now; what the job has stays when it is through."""
+        draft, at = Draft(snapshot), self.course.at
+        for state in (*snapshot.active.values(), *snapshot.waiting.by(arrival)):
+            pool = draft.pool_with_room(state.job, 1) if state.shape is None else state.shape.pool
+            if at is not None and pool is not None:
+                draft.put(state, Shape(pool, at.width, batch=at.batch), f"to be measured: {at}")
+        return draft.plan(ask_again_s=snapshot.now_s + LOOK_S)

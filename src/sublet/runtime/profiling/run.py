@@ -31,12 +31,11 @@ from sublet.runtime.jobs.bounds import MarketChoice
 from sublet.runtime.jobs.spec import JobSpec, Retries
 from sublet.runtime.profiles.learned import Profiling
 from sublet.runtime.profiles.store import ProfileStore, read_stored, script_digest
-from sublet.runtime.profiling.course import Course, form_of
-from sublet.runtime.profiling.walk import Walk
+from sublet.runtime.profiling.course import Course, Walk, form_of
 from sublet.runtime.settings import Settings, default_state_dir
-from sublet.wire.profile import PROFILED
+from sublet.wire.messages import PROFILED
 
-__all__ = ["MOST_WIDTH", "Profiled", "StopSeen", "follow_course", "profile_script"]
+__all__ = ["Profiled", "follow_course", "profile_script"]
 
 MOST_WIDTH = 16  # workers: beyond that one machine measures itself, not the script
 REPORT_EVERY_S = 0.25  # or as long as a step takes: a stop is told of nine times in seconds

@@ -22,7 +22,7 @@ from sublet.machine.rng import RNG, Rng
 from sublet.machine.wall import WALL, Wall
 from sublet.runtime.providers.protocol import Billed, Expires, Provider, RentedNode, TellMarket
 
-__all__ = ["UNLIMITED_RATE", "PacedProvider", "Rate", "Rates", "Turns"]
+__all__ = ["PacedProvider", "Rate", "Rates", "Turns"]
 
 Answer = TypeVar("Answer")
 Nodes = list[RentedNode]  # inside the class, `list` is a verb

@@ -17,7 +17,7 @@ from typing import Any
 
 from sublet.wire.rehearsal import Cue, cue_here
 
-__all__ = ["launched", "main"]
+__all__ = ["launched"]
 
 MODULE = "sublet.runtime.rehearsal.launching"
 WRITES = os.O_WRONLY | os.O_RDWR

@@ -17,8 +17,7 @@ from sublet.runtime.controller_api.api import ControllerApi
 from sublet.runtime.controller_api.assemble import controller_from
 from sublet.runtime.jobs.bounds import MarketChoice
 from sublet.runtime.jobs.spec import JobSpec, Retries
-from sublet.runtime.profiling.course import Stop
-from sublet.runtime.profiling.walk import Walk
+from sublet.runtime.profiling.course import Stop, Walk
 from sublet.runtime.rehearsal.launching import launched
 from sublet.runtime.rehearsal.report import Seen, opened_by_several, steps_from
 from sublet.runtime.settings import Settings

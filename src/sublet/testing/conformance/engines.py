@@ -13,6 +13,7 @@ import pytest
 from sublet.runtime.engines.protocol import Engine, Hear
 from sublet.testing.conformance import Suite
 from sublet.testing.rigs import Ears, EngineRig, until
+from sublet.wire.files import Lacks, Offered, Part, Preparing, Printed, Uncarried, Wants
 from sublet.wire.lines import LONGEST_LINE, to_line
 from sublet.wire.messages import (
     Dismiss,
@@ -29,8 +30,6 @@ from sublet.wire.messages import (
     WorkerDown,
     WorkerUp,
 )
-from sublet.wire.saves import Offered, Uncarried, Wants
-from sublet.wire.travel import Lacks, Part, Preparing, Printed
 
 __all__ = ["EngineSuite", "opened"]
 

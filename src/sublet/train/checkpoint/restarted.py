@@ -37,7 +37,7 @@ from sublet.train.sessions.report import Report
 from sublet.train.sharded.tensors import has_shards
 from sublet.train.state.kept import Keeps, Own
 from sublet.train.state.state import Progress
-from sublet.wire.exits import EXIT_LEFT
+from sublet.wire.messages import EXIT_LEFT
 from sublet.wire.rehearsal import cue_here
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from sublet.train.checkpoint.disk import Place
 from sublet.train.checkpoint.store import Store, open_store, step_of
 from sublet.train.link.agent_line import AgentLine, LineLost
 from sublet.train.state.state import Progress
-from sublet.wire.saves import ANCHOR, BUCKET, DISK, Damaged, Saved, SaveFailed
+from sublet.wire.files import ANCHOR, BUCKET, DISK, Damaged, Saved, SaveFailed
 
 __all__ = ["LAST_TRIES", "Saver", "find"]
 

@@ -22,7 +22,7 @@ from sublet.train.checkpoint.bucket import Bucket
 from sublet.train.checkpoint.commit import Directory
 from sublet.train.checkpoint.disk import DISK, Disk, Folder, Place
 from sublet.train.checkpoint.manifest import MANIFEST, Manifest, read_file, read_manifest
-from sublet.wire import saves
+from sublet.wire import files
 
 __all__ = ["Copied", "Store", "checkpoint_place", "copy_newest", "open_store", "place_from", "step_of"]
 
@@ -57,7 +57,7 @@ def checkpoint_place(asked: Path | str | None, env: Mapping[str, str]) -> Place 
     there would be lost with the node.
     """
     given = env.get("SUBLET_CHECKPOINT_DIR") or None
-    carried = given is not None and env.get("SUBLET_CHECKPOINT_TIER") == saves.DISK
+    carried = given is not None and env.get("SUBLET_CHECKPOINT_TIER") == files.DISK
     own = place_from(asked) if asked else None
     if given is None or own is None or not carried or not isinstance(own, Path) or own == Path(given):
         return own or (place_from(given) if given else None)

@@ -39,7 +39,7 @@ from sublet.train.link.following import at_once
 from sublet.train.numerics.schedules import Schedules
 from sublet.train.numerics.seeds import own_rng
 from sublet.train.state.state import BESIDE, TRAINED_S, Progress, State
-from sublet.wire.saves import DISK, Saved, SaveFailed
+from sublet.wire.files import DISK, Saved, SaveFailed
 
 __all__ = ["WORDS", "Course", "Restored", "Vault", "Whole"]
 Key = str | tuple[int, str]  # of a weight its name; of a moment the number of its parameter, and its name

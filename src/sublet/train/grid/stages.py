@@ -18,7 +18,7 @@ from torch import nn
 
 from sublet.domain.seats import borders
 from sublet.errors import InvalidValue
-from sublet.wire.grids import NO_PLACE
+from sublet.wire.messages import NO_PLACE
 
 __all__ = ["NO_PLACE", "Seat", "Staged", "Stages", "Unit", "holders", "is_staged", "parts_of"]
 

@@ -22,11 +22,9 @@ from typing import Any, Protocol
 
 from sublet.errors import BadInput, InvalidValue
 from sublet.machine.wall import WALL, Wall
-from sublet.wire.exits import EXIT_LOST
-from sublet.wire.grids import SESSION
+from sublet.wire.files import Brought, Wants
 from sublet.wire.lines import LineBuffer, Message, to_line
-from sublet.wire.messages import Busy, Keep, Leave, Meet, Ready, Regroup, SaveNow, Spent
-from sublet.wire.saves import Brought, Wants
+from sublet.wire.messages import EXIT_LOST, SESSION, Busy, Keep, Leave, Meet, Ready, Regroup, SaveNow, Spent
 
 __all__ = ["AgentLine", "ControllerLink", "LineLost", "Superseded", "is_agents_line", "listen"]
 

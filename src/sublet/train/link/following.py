@@ -19,8 +19,7 @@ from typing import Any, Generic, NoReturn, Protocol, TypeVar
 from sublet.errors import NoCheckpointLeft
 from sublet.machine.wall import WALL, Wall
 from sublet.train.link.agent_line import AgentLine, Superseded
-from sublet.wire.exits import EXIT_LEFT, EXIT_LOST
-from sublet.wire.messages import Broke, Leading, Leave, Left, Meet, Regroup
+from sublet.wire.messages import EXIT_LEFT, EXIT_LOST, Broke, Leading, Leave, Left, Meet, Regroup
 
 __all__ = ["Broken", "Entry", "Follower", "Following", "at_once", "lost", "order_wait_s"]
 

@@ -17,8 +17,7 @@ from sublet.train.numerics.seeds import own_rng
 from sublet.train.shards.meeting import Gone, PeerMesh
 from sublet.train.shards.run import SessionRun
 from sublet.train.state.state import TRAINED_S, Progress, State, broadcast
-from sublet.wire.grids import SHARDS
-from sublet.wire.messages import Leave, Regroup
+from sublet.wire.messages import SHARDS, Leave, Regroup
 
 __all__ = ["Membership"]
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 
 from sublet.errors import OutOfMemory
-from sublet.wire.profile import FITS
+from sublet.wire.messages import FITS
 
 __all__ = ["SLIMMER", "Cut", "Footprint", "Gauge", "Memory", "gauge_of", "memory_of", "samples_that_fit"]
 

@@ -17,7 +17,7 @@ from sublet.errors import InvalidValue
 from sublet.train.private import parts_of
 from sublet.train.sessions.fitness import check_methods
 from sublet.train.state.state import Progress
-from sublet.wire.profile import is_profiled
+from sublet.wire.messages import is_profiled
 
 __all__ = ["Schedules"]
 

@@ -9,7 +9,7 @@ from sublet.domain.quantity import whole
 from sublet.errors import InvalidValue
 from sublet.train.sessions.options import Options
 from sublet.train.state.state import Progress
-from sublet.wire.profile import is_profiled
+from sublet.wire.messages import is_profiled
 from sublet.wire.rehearsal import cue_here
 
 __all__ = ["ENDLESS", "Extent", "Position", "begin", "extent_of"]

@@ -24,7 +24,7 @@ from sublet.train.data.loading import in_eval_mode
 from sublet.train.numerics.seeds import random_state, restore_random
 from sublet.train.sessions.fitness import may_be_several
 from sublet.train.sessions.options import Options
-from sublet.wire.profile import is_profiled
+from sublet.wire.messages import is_profiled
 
 __all__ = ["Probe", "is_due", "part_of"]
 

@@ -25,10 +25,8 @@ from sublet.train.link.devices import device_model
 from sublet.train.numerics.memory import gauge_of
 from sublet.train.sessions.steps import Steps
 from sublet.train.state.state import Progress
-from sublet.wire.exits import EXIT_MEMORY
 from sublet.wire.lines import Message
-from sublet.wire.messages import Finished, Joined, Saved, ShortOfMemory, Stepped
-from sublet.wire.profile import PROFILED, Profile
+from sublet.wire.messages import EXIT_MEMORY, PROFILED, Finished, Joined, Profile, Saved, ShortOfMemory, Stepped
 
 __all__ = ["Report"]
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 
 from sublet.machine.wall import WALL
-from sublet.wire.profile import Profile
+from sublet.wire.messages import Profile
 
 __all__ = ["Stopwatch"]
 

@@ -22,7 +22,7 @@ from sublet.train.sessions.options import Options
 from sublet.train.sessions.position import Position
 from sublet.train.sessions.tracking import Log, run_name
 from sublet.train.state.kept import Own
-from sublet.wire.profile import is_profiled
+from sublet.wire.messages import is_profiled
 
 __all__ = ["Around", "Strategy", "Where"]
 

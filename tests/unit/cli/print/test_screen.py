@@ -13,7 +13,7 @@ from sublet.cli.print.report import timeline
 from sublet.cli.print.screen import frame, plain_lines, watch_controller
 from sublet.cli.status import ControllerStatus, status_reader
 from sublet.runtime.jobs.file import job_from_command
-from sublet.runtime.jobs.serialize import spec_to_json
+from sublet.runtime.jobs.spec import spec_to_json
 from tests.rigs.in_memory_api import RUNNING, row_from, served
 
 SPEC = job_from_command(["true"], name="a-job-with-a-very-long-name", workers=(1, 4))

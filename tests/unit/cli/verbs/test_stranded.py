@@ -16,10 +16,8 @@ from sublet.cli.work.taking_along import take_along
 from sublet.machine.files import FILES
 from sublet.runtime.controller.files.checkpoints import Anchor
 from sublet.runtime.controller_host import parcel
-from sublet.runtime.file_sync.content import Content
-from sublet.runtime.file_sync.fetching import Fetch
-from sublet.runtime.jobs.serialize import spec_from_json, spec_to_json
-from sublet.runtime.jobs.spec import JobSpec
+from sublet.runtime.file_sync.content import Content, Fetch
+from sublet.runtime.jobs.spec import JobSpec, spec_from_json, spec_to_json
 from sublet.runtime.settings import Settings, settings_to_json
 from sublet.runtime.store import Store
 from sublet.train.checkpoint.checkpoints import Checkpoints, newest

@@ -12,13 +12,13 @@ import pytest
 
 from sublet.machine.files import FILES
 from sublet.runtime.agent.link import Link
-from sublet.runtime.engines.line import Line
+from sublet.runtime.engines.server import Line
 from sublet.runtime.file_sync import content as contents
 from sublet.runtime.file_sync.content import LARGE_PART_BYTES as PART_BYTES
 from sublet.runtime.file_sync.content import Content, Keep, digest_of
+from sublet.wire.files import Part
 from sublet.wire.lines import to_frame, to_line
 from sublet.wire.messages import Hello, SaveNow
-from sublet.wire.travel import Part
 from sublet_lab.world.machine import MemoryFiles
 from tests.rigs.carried import JOB, Scene
 
@@ -217,7 +217,7 @@ def test_a_part_is_hashed_once_at_each_end(tmp_path, monkeypatch):
         hashed.update([len(data)])
         return digest_of(data)
 
-    for module in ("travel.content", "agent.snapshots", "agent.restoring"):
+    for module in ("file_sync.content", "agent.snapshots"):
         monkeypatch.setattr(f"sublet.runtime.{module}.digest_of", count)
     scene = Scene(tmp_path)
     first, second = scene.host("a"), scene.host("b")

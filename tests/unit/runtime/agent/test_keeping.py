@@ -6,15 +6,13 @@ import random
 
 import pytest
 
-from sublet.runtime.agent.carrying import AGAIN_S, STALLED_S, TELL_S
 from sublet.runtime.agent.disk import DISK
+from sublet.runtime.agent.keeping import AGAIN_S, STALLED_S, TELL_S
 from sublet.runtime.controller.files.checkpoints import STALE, UNDER_WAY_BYTES
 from sublet.runtime.file_sync.content import LARGE_PART_BYTES as PART_BYTES
 from sublet.runtime.file_sync.content import Entry, digest_of, write_manifest
-from sublet.wire.exits import EXIT_LEFT
-from sublet.wire.messages import WorkerDown
-from sublet.wire.saves import HURRY_S, Carried, Newest, Offered, Uncarried, Wants
-from sublet.wire.travel import Lacks, Part, Preparing
+from sublet.wire.files import HURRY_S, Carried, Lacks, Newest, Offered, Part, Preparing, Uncarried, Wants
+from sublet.wire.messages import EXIT_LEFT, WorkerDown
 from tests.rigs.carried import JOB, Scene
 
 DATA = random.Random("weights").randbytes(3 * PART_BYTES + 1000)

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sublet.errors import BadInput
-from sublet.runtime.agent.line_reader import LineReader
+from sublet.runtime.agent.dialing import LineReader
+from sublet.wire.files import Part
 from sublet.wire.lines import LONGEST_LINE, to_frame, to_line
 from sublet.wire.messages import RenewLease, SaveNow, WorkerUp
-from sublet.wire.travel import Part
 
 FRAMES = [
     Part(digest="a", data=b"\n" + to_line(RenewLease()) + b"#3 {}\n\x00"),

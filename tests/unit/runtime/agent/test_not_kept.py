@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from sublet.runtime.agent.carrying import AGAIN_S, STALLED_S, TELL_S
+from sublet.runtime.agent.keeping import AGAIN_S, STALLED_S, TELL_S
 from sublet.runtime.controller.files import checkpoints as pulling
 from sublet.runtime.file_sync.content import PART_BYTES
 from sublet.wire.messages import WorkerDown

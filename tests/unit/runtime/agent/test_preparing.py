@@ -11,12 +11,10 @@ import pytest
 from sublet.runtime.agent.keeping import Keeping
 from sublet.runtime.agent.preparing import AT_ONCE, TELL_S, Preparations
 from sublet.runtime.agent.users import as_we_are
-from sublet.runtime.file_sync.content import PART_BYTES, Content
-from sublet.runtime.file_sync.fetching import AGAIN_S, MOST_BYTES, MOST_DAMAGED, MOST_PARTS
+from sublet.runtime.file_sync.content import AGAIN_S, MOST_BYTES, MOST_DAMAGED, MOST_PARTS, PART_BYTES, Content
 from sublet.runtime.file_sync.packing import pack_texts
-from sublet.wire.exits import EXIT_LOST
-from sublet.wire.messages import StartWorker
-from sublet.wire.travel import Kept, Lacks, Part, Preparing, Printed, Travel
+from sublet.wire.files import Kept, Lacks, Part, Preparing, Printed, Travel
+from sublet.wire.messages import EXIT_LOST, StartWorker
 from sublet_lab.world.machine import MemoryFiles
 from sublet_lab.world.storage import Storage
 

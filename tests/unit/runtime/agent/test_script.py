@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sublet.runtime.agent.script import WarmCommand, warm_command
+from sublet.runtime.agent.forking import WarmCommand, warm_command
 
 
 @pytest.fixture(autouse=True)
@@ -79,7 +79,7 @@ SCRIPTS = {
 }
 RUNNER = """
 import sys
-from sublet.runtime.agent.script import WarmCommand, run_script
+from sublet.runtime.agent.forking import WarmCommand, run_script
 sys.argv = ["template"]
 import os
 code = run_script(WarmCommand(sys.orig_argv[-2], False, (sys.orig_argv[-1],)))

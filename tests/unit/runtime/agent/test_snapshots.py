@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from sublet.runtime.agent.carrying import AGAIN_S, MOST_TRIES
+from sublet.runtime.agent.keeping import AGAIN_S, MOST_TRIES
 from sublet.runtime.agent.snapshots import AT_ONCE, LOOK_S, RESTLESS_S
 from sublet.runtime.controller.files.checkpoints import STALE
+from sublet.wire.files import Part, Wants
 from sublet.wire.messages import WorkerDown
-from sublet.wire.saves import Wants
-from sublet.wire.travel import Part
 from tests.rigs.carried import JOB, Scene
 
 SAVED = {"last.pt": b"step 20", "log/events": b"loss"}

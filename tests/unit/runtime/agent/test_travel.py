@@ -18,9 +18,8 @@ import pytest
 from sublet.machine.remote import open_uri
 from sublet.runtime.file_sync.content import Content
 from sublet.testing.rigs import LocalRig, until
-from sublet.wire.exits import EXIT_LOST
-from sublet.wire.messages import EndWorker, Hello, StartWorker, WorkerDown, WorkerUp
-from sublet.wire.travel import Kept, Lacks, Part, Preparing, Printed
+from sublet.wire.files import Kept, Lacks, Part, Preparing, Printed
+from sublet.wire.messages import EXIT_LOST, EndWorker, Hello, StartWorker, WorkerDown, WorkerUp
 from tests.rigs import little_docker, moto_bucket
 from tests.rigs.blind_node import scene
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 
 from sublet.runtime.agent.processes import met_at, ticks_by_parent
-from sublet.runtime.agent.watching import Watch, newest_below
+from sublet.runtime.agent.worker import Looks, Watch, newest_below
 from sublet.testing.rigs import LocalRig
 from sublet.wire.messages import WorkerDown, WorkerSeen
 from tests.rigs.one_agent import agent
@@ -71,7 +71,7 @@ def test_what_was_written_below_its_directory_during_its_life_is_saved(tmp_path)
     (tmp_path / "old.pt").write_text("of an earlier start")
     os.utime(tmp_path / "old.pt", (1.0, 1.0))
     before = newest_below(str(tmp_path))
-    watch = Watch("w", os.getpid(), "", {"SUBLET_CHECKPOINT_DIR": str(tmp_path)}, 0.0, newest_before=before)
+    watch = Watch("w", os.getpid(), "", {"SUBLET_CHECKPOINT_DIR": str(tmp_path)}, 0.0, Looks(newest=before))
     assert watch.look(5.0, {}).saved_ago_s is None
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep" / "new.pt").write_text("x")
@@ -131,7 +131,7 @@ def test_without_torch_and_in_a_group_that_has_met_nobody_is_alone(process, tmp_
     assert not Watch("w", process(WAIT).pid, "", {"MASTER_PORT": "1"}, 0.0).look(1.0, {}).alone
     (tmp_path / "libtorch_cpu.so").write_bytes(b"x" * 4096)
     child = process(LOADED.format(path=str(tmp_path / "libtorch_cpu.so")))
-    met = Watch("w", child.pid, "", {"MASTER_PORT": "1"}, 0.0, met_at=lambda _: True).look(1.0, {})
+    met = Watch("w", child.pid, "", {"MASTER_PORT": "1"}, 0.0, Looks(met_at=lambda _: True)).look(1.0, {})
     assert (met.met, met.alone) == (True, False)
 
 

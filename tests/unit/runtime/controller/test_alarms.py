@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from sublet.runtime.controller.watch import alarms
-from sublet.runtime.controller.watch.alarms import AlarmKind, Alarms
-from sublet.runtime.controller.watch.gauges import Gauges
+from sublet.runtime.controller.watch.alarms import AlarmKind, Alarms, Gauges
 from sublet_lab.walls import WallOf
 
 

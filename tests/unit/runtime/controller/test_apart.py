@@ -20,8 +20,8 @@ from sublet.runtime.agent.reading import holds_files
 from sublet.runtime.controller.files.logs import JobLogs
 from sublet.runtime.controller.files.sync import FileSync
 from sublet.runtime.jobs.spec import JobSpec
+from sublet.wire.files import ANCHOR, DISK, Saved
 from sublet.wire.messages import StartWorker
-from sublet.wire.saves import ANCHOR, DISK, Saved
 from sublet_lab.world.machine import MemoryFiles
 from sublet_lab.world.storage import Storage
 from tests.rigs.carried import JOB, Scene

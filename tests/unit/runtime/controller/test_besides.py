@@ -15,7 +15,7 @@ from sublet.kernel.invariants import check
 from sublet.kernel.total import BESIDES_S
 from sublet.machine.wall import WALL
 from sublet.runtime.clock import Clock
-from sublet.runtime.controller.money.ledger_extras import said_at_the_end
+from sublet.runtime.controller.money.bill import said_at_the_end
 from sublet.runtime.controller.money.timekeeping import MARK_EVERY_S
 from sublet.testing.driver import Driver
 from sublet.testing.values import an_offer

@@ -14,8 +14,8 @@ from sublet.domain.plan import Plan
 from sublet.domain.shape import Shape
 from sublet.kernel.journal import steps_from
 from sublet.kernel.kernel import Kernel
+from sublet.runtime.controller.inbox import Ending
 from sublet.runtime.controller.money.bill import Account, Bill, Purpose
-from sublet.runtime.controller.states import Ending
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
 from tests.rigs.booking import booked

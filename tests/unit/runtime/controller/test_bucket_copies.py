@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from sublet.runtime.controller.files.buckets import AGAIN_S, BucketCopies, Copied, CopyFailed
+from sublet.runtime.controller.inbox import Ending, Hold
 from sublet.runtime.controller.memory.tiers import Tally, Tiers
-from sublet.runtime.controller.states import Ending, Hold
 from sublet_lab.memory_cloud import Training
 from tests.rigs.story import Story as Live
 from tests.rigs.story import a_spec, phase, trained, until

@@ -16,8 +16,8 @@ import torch
 from sublet.machine.remote import open_uri
 from sublet.runtime.controller.files.buckets import BELIEVED_S, Claims, LookFailed, look_in_process
 from sublet.train.checkpoint.checkpoints import Checkpoints
+from sublet.wire.files import Saved, SaveFailed
 from sublet.wire.messages import FromWorker, WorkerDown
-from sublet.wire.saves import Saved, SaveFailed
 from tests.rigs import moto_bucket
 from tests.rigs.story import Story as Live
 from tests.rigs.story import a_spec, trained, until

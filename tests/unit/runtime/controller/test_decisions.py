@@ -6,7 +6,7 @@ import asyncio
 from types import SimpleNamespace
 
 from sublet.runtime.controller.core.decisions import Decisions
-from sublet.runtime.controller.watch.gauges import Gauges
+from sublet.runtime.controller.watch.alarms import Gauges
 
 
 class Slow:

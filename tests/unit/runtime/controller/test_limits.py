@@ -17,7 +17,7 @@ from sublet.domain.plan import Plan
 from sublet.domain.shape import Shape
 from sublet.errors import Infeasible, InvalidValue, OutOfBudget
 from sublet.runtime.clock import Clock
-from sublet.runtime.jobs.serialize import spec_to_json
+from sublet.runtime.jobs.spec import spec_to_json
 from sublet_lab.memory_cloud import MemoryCloud, Training
 from tests.rigs.asgi import serving
 from tests.rigs.story import OFFERS, a_spec

@@ -11,7 +11,7 @@ from sublet.domain.events import NodesFound
 from sublet.kernel.invariants import check
 from sublet.machine.wall import WALL
 from sublet.runtime.controller.nodes.unknown_instances import row_of_end, unknown_among
-from sublet.runtime.group.rounds import Round
+from sublet.runtime.group.workers import Round
 from sublet.runtime.providers.protocol import Billed, RentedNode
 from sublet.runtime.store import Store
 from tests.rigs.story import Story, a_spec, adds_up, phase, trained, until

@@ -23,8 +23,7 @@ from sublet.runtime.controller.memory.records import kernel_job
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.profiles.learned import Profiling
 from sublet.runtime.profiles.store import ProfileStore, script_digest, text_of
-from sublet.wire.messages import StartWorker, Stepped
-from sublet.wire.profile import FITS, Profile
+from sublet.wire.messages import FITS, Profile, StartWorker, Stepped
 from sublet_lab.memory_cloud import MemoryCloud, Training
 from tests.rigs.asgi import OFFERS, serving
 from tests.rigs.story import a_spec, phase, until

@@ -17,8 +17,7 @@ from sublet.perf.live.speed import LiveSpeed
 from sublet.runtime.controller.memory.records import WARM_REPORTS, JobRecord, kernel_job
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.profiles.learned import MOST_FORMS, Profiling, kind_ratio
-from sublet.wire.messages import Stepped
-from sublet.wire.profile import Profile
+from sublet.wire.messages import Profile, Stepped
 
 
 def a_report(step, *, batch=64, workers=1, noise=500.0, slower=1.0, generation=1, **facts):

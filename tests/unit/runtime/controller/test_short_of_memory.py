@@ -9,7 +9,7 @@ import pytest
 from sublet.runtime.clock import Clock
 from sublet.runtime.jobs.spec import Retries
 from sublet.wire import messages as wire
-from sublet.wire.exits import EXIT_MEMORY
+from sublet.wire.messages import EXIT_MEMORY
 from sublet_lab.memory_cloud import MemoryCloud, Training
 from tests.rigs.story import OFFERS, Story, a_spec, adds_up, trained
 

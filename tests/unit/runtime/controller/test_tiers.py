@@ -24,8 +24,8 @@ from sublet.runtime.controller.memory.tiers import LONGEST_S, Losses, Pace, Tier
 from sublet.runtime.controller.money.bill import Account
 from sublet.runtime.controller_api.money import tier_views
 from sublet.runtime.jobs.spec import JobSpec
+from sublet.wire.files import ANCHOR, DISK
 from sublet.wire.messages import Saved
-from sublet.wire.saves import ANCHOR, DISK
 from tests.rigs.sizes import examples
 
 seconds = st.floats(0.0, 500.0)

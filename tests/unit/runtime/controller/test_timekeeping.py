@@ -18,7 +18,7 @@ from sublet.runtime.controller.money.timekeeping import (
     passed_s,
     time_away_s,
 )
-from sublet.runtime.controller.watch.gauges import Gauges
+from sublet.runtime.controller.watch.alarms import Gauges
 from sublet.runtime.store import MetaKey, Store
 
 LAST = Mark(cloud_s=1000.0, unix_s=1e9, boot="here", on_s=500.0)

@@ -280,8 +280,8 @@ def test_a_script_that_prints_and_computes_nothing_for_long_is_started_again_and
 
 
 def test_a_session_that_hangs_is_billed_as_useful_up_to_its_last_step(tmp_path, monkeypatch):
-    monkeypatch.setattr("sublet.runtime.group.overdue.SILENT_S", 1.0)
-    monkeypatch.setattr("sublet.runtime.group.overdue.FIRST_STEP_S", 1.0)
+    monkeypatch.setattr("sublet.runtime.group.states.SILENT_S", 1.0)
+    monkeypatch.setattr("sublet.runtime.group.states.FIRST_STEP_S", 1.0)
     story = Story(tmp_path, speedup=3600.0)
 
     async def scene(api):

@@ -17,7 +17,7 @@ from sublet.errors import BadInput, InvalidValue, RentFailed, UnknownName
 from sublet.runtime.controller_api.assemble import controller_from
 from sublet.runtime.engines.local import LocalEngine
 from sublet.runtime.engines.ray import RayEngine
-from sublet.runtime.engines.tls import TlsEngine
+from sublet.runtime.engines.server import TlsEngine
 from sublet.runtime.identity.authority import Authority
 from sublet.runtime.jobs.file import job_from_command
 from sublet.runtime.providers.setup import ProviderSetup

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from sublet.domain.plan import Phase
-from sublet.runtime.controller_api.assemble import JobsAtWork
+from sublet.runtime.controller.memory import JobsAtWork
 
 
 def record(share, ended_s=None):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sublet.runtime.controller_api.days import Mark, days_from
+from sublet.runtime.controller_api.views import SpentAt, days_from
 from tests.rigs.story import Story, a_spec, trained
 
 BEGIN = datetime(2026, 11, 16, 12, tzinfo=UTC)
@@ -18,7 +18,7 @@ BEGIN = datetime(2026, 11, 16, 12, tzinfo=UTC)
 
 def marks_of(*pairs):
     """(hours after the beginning, dollars until then)."""
-    return [Mark(BEGIN + timedelta(hours=hours), usd) for hours, usd in pairs]
+    return [SpentAt(BEGIN + timedelta(hours=hours), usd) for hours, usd in pairs]
 
 
 def days(pairs, now, first=1):
@@ -45,7 +45,7 @@ def test_what_the_very_first_row_had_cost_is_of_its_day_where_nothing_is_in_the_
 
 
 def test_before_anything_happened_there_is_nothing():
-    assert days_from(lambda _: Mark(BEGIN, 0.0), 1, 0, Mark(BEGIN, 0.0)) == [{"day": "2026-11-16", "usd": 0.0}]
+    assert days_from(lambda _: SpentAt(BEGIN, 0.0), 1, 0, SpentAt(BEGIN, 0.0)) == [{"day": "2026-11-16", "usd": 0.0}]
 
 
 @given(

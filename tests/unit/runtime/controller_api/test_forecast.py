@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sublet.runtime.controller_api.forecast import Z90, forecast_of
+from sublet.runtime.controller_api.remaining import Z90, forecast_of
 
 
 def a_job(middle_s, early=0.1, late=0.2, usd_per_h=1.0, so_far=3.0, phase="running"):

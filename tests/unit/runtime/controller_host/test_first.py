@@ -13,8 +13,7 @@ from moto import mock_aws
 
 from sublet.errors import BadInput, InvalidValue, MissingData, NoAccess
 from sublet.market.catalogue import load_catalogue
-from sublet.runtime.controller_host.first import IMAGES, choose, region_from, write_choices
-from sublet.runtime.controller_host.ground import renew_role
+from sublet.runtime.controller_host.ground import IMAGES, choose, region_from, renew_role, write_choices
 from sublet.runtime.controller_host.instance import launch_request
 from sublet.runtime.controller_host.record import HostRecord
 from sublet.runtime.providers.aws.config import AwsConfig, read_config

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sublet.runtime.controller_host.handover import HandoverStep, Situation, next_step
+from sublet.runtime.controller_host.life import HandoverStep, Situation, next_step
 from sublet.runtime.controller_host.record import Home
 
 ORDERS = st.lists(st.tuples(st.sampled_from(Home), st.integers(0, 9), st.booleans()), max_size=8)

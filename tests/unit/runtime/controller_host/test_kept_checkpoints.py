@@ -14,9 +14,8 @@ from sublet.errors import BadInput, MissingData
 from sublet.machine.files import FILES
 from sublet.machine.remote import RemoteObjects
 from sublet.runtime.controller.files.checkpoints import Anchor, Commit, Head
-from sublet.runtime.controller_host import kept_checkpoints
-from sublet.runtime.controller_host.backup import restore_from
-from sublet.runtime.controller_host.kept_checkpoints import CheckpointCopies, bring_checkpoints
+from sublet.runtime.controller_host import backup
+from sublet.runtime.controller_host.backup import CheckpointCopies, bring_checkpoints, restore_from
 from sublet.runtime.file_sync.content import PART_BYTES, Entry, digest_of, write_manifest
 
 JOB = "job-1"
@@ -84,7 +83,7 @@ def test_a_part_is_sent_once_and_what_no_checkpoint_needs_goes(bucket, tmp_path)
 
 
 def test_a_copy_that_was_cut_short_leaves_the_one_before_it_and_goes_on(bucket, tmp_path, monkeypatch):
-    monkeypatch.setattr(kept_checkpoints, "PACK_BYTES", PART_BYTES * 3 // 2)
+    monkeypatch.setattr(backup, "PACK_BYTES", PART_BYTES * 3 // 2)
     commit(tmp_path / "a", 10, weights(1))
     copies = CheckpointCopies(tmp_path / "a", bucket)
     copy_all(copies)
@@ -99,7 +98,7 @@ def test_a_copy_that_was_cut_short_leaves_the_one_before_it_and_goes_on(bucket, 
 
 
 def test_newer_checkpoints_do_not_keep_one_from_being_copied_to_its_end(bucket, tmp_path, monkeypatch):
-    monkeypatch.setattr(kept_checkpoints, "PACK_BYTES", 1)
+    monkeypatch.setattr(backup, "PACK_BYTES", 1)
     commit(tmp_path / "a", 10, weights(1, 2, 3), keep=50)
     copies, found = CheckpointCopies(tmp_path / "a", bucket), []
     for step in range(20, 50):

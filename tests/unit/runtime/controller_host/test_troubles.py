@@ -11,8 +11,7 @@ import pytest
 
 from sublet.errors import BadInput, MissingExtra
 from sublet.machine import remote
-from sublet.runtime.controller.watch.alarms import Alarms
-from sublet.runtime.controller.watch.gauges import Gauges
+from sublet.runtime.controller.watch.alarms import Alarms, Gauges
 from sublet.runtime.controller_host import desk, idle, life, watchdog
 from sublet.runtime.controller_host.idle import KEEPER
 from sublet.runtime.controller_host.instance import launch_request

@@ -21,7 +21,7 @@ from sublet.machine.objects import Found, StoreFailed
 from sublet.machine.remote import RemoteObjects, is_remote
 from sublet.machine.rng import RNG
 from sublet.runtime.controller.files.sync import FileSync
-from sublet.runtime.file_sync import bringing, coming
+from sublet.runtime.file_sync import bringing, mirror
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire.messages import StartWorker
 from sublet_lab.world.machine import MemoryFiles
@@ -113,7 +113,7 @@ def test_what_is_a_file_and_a_folder_at_once_is_told(bucket, tmp_path, monkeypat
     assert "next: rename one of them" in told
 
 
-@pytest.mark.parametrize(("times", "code"), [(1, 0), (coming.MOST_TRIES, 1)])
+@pytest.mark.parametrize(("times", "code"), [(1, 0), (mirror.MOST_TRIES, 1)])
 def test_an_object_that_is_replaced_while_it_is_fetched_is_read_again(tmp_path, monkeypatch, capsys, times, code):
     """From its beginning, a few times; a file that is half of one and half of the other is never there."""
     objects, left = RemoteObjects("memory://bucket", MemoryStore()), [times]

@@ -16,11 +16,11 @@ import pytest
 
 from sublet.runtime.agent import processes
 from sublet.runtime.agent.setups import dressed, preparing_text
-from sublet.runtime.agent.watching import LIFE, Watch
+from sublet.runtime.agent.worker import LIFE, Watch
 from sublet.runtime.file_sync import contained, records
 from sublet.runtime.file_sync.contained import ContainerFacts
+from sublet.wire.files import Travel
 from sublet.wire.messages import StartWorker
-from sublet.wire.travel import Travel
 from tests.rigs import little_docker
 
 SECRET = "it's\nsecret"  # noqa: S105 - it is

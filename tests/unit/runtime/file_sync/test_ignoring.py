@@ -8,8 +8,7 @@ import pytest
 
 from sublet.api.sending import check_files
 from sublet.errors import BadInput
-from sublet.runtime.file_sync.content import Content
-from sublet.runtime.file_sync.fetching import Fetch
+from sublet.runtime.file_sync.content import Content, Fetch
 from sublet.runtime.file_sync.packing import pack
 from sublet.runtime.jobs.file import job_from_file
 from tests.rigs.asgi import serving

@@ -27,9 +27,8 @@ from sublet.runtime.controller.files.sync import FileSync
 from sublet.runtime.file_sync import buckets, mounted
 from sublet.runtime.file_sync.mirror import Mirror
 from sublet.runtime.jobs.spec import JobSpec
-from sublet.wire.exits import EXIT_LOST
-from sublet.wire.messages import StartWorker
-from sublet.wire.travel import Travel
+from sublet.wire.files import Travel
+from sublet.wire.messages import EXIT_LOST, StartWorker
 from sublet_lab.world.machine import MemoryFiles
 from tests.rigs import moto_bucket
 

@@ -16,13 +16,10 @@ from sublet.machine.files import FILES
 from sublet.machine.rng import RNG
 from sublet.runtime.controller.files.sync import FileSync
 from sublet.runtime.file_sync import packing
-from sublet.runtime.file_sync.content import PART_BYTES, Content, digest_of, entries_from, write_manifest
-from sublet.runtime.file_sync.fetching import Fetch
-from sublet.runtime.file_sync.ignoring import travelling_files
-from sublet.runtime.file_sync.packing import pack, pack_texts, packed_names
+from sublet.runtime.file_sync.content import PART_BYTES, Content, Fetch, digest_of, entries_from, write_manifest
+from sublet.runtime.file_sync.packing import pack, pack_texts, packed_names, travelling_files
 from sublet.runtime.jobs.file import job_from_file
-from sublet.runtime.jobs.serialize import spec_from_json, spec_to_json
-from sublet.runtime.jobs.spec import JobSpec
+from sublet.runtime.jobs.spec import JobSpec, spec_from_json, spec_to_json
 from tests.rigs.in_memory_api import served
 
 RULES = """

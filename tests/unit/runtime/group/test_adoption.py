@@ -7,7 +7,7 @@ import json
 import pytest
 
 from sublet.runtime.controller.memory.records import JobRecord
-from sublet.runtime.group import overdue
+from sublet.runtime.group import states
 from sublet.runtime.group.build import build_group
 from sublet.runtime.group.protocol import Outcome
 from sublet.runtime.jobs.spec import JobSpec, Retries
@@ -73,7 +73,7 @@ def killed(record, generation, placement, *, trains, ends=(), forget=()):
 def crash(group, at_s, why="CUDA out of memory"):
     for worker_id in list(group.workers):
         group.hear(wire.WorkerDown(worker_id=worker_id, code=1, error=why), at_s)
-    group.tick(at_s + overdue.JUDGE_S + 1.0)
+    group.tick(at_s + states.JUDGE_S + 1.0)
 
 
 def outcomes(group):
@@ -115,7 +115,7 @@ def test_while_a_newcomer_starts_the_old_group_trains_on_and_saves_before_the_ne
     stepped = {"generation": old.joined.generation, "step": 20, "done": 20.0, "epoch": 0, "loss": 1.0, "step_s": 0.1}
     group.hear(wire.Stepped(worker_id=first, **stepped), 202.0)
     answer_starts(group, 203.0)
-    group.tick(203.0 + overdue.ADOPTED_S + 1.0)
+    group.tick(203.0 + states.ADOPTED_S + 1.0)
     assert sent(group, wire.Regroup) == [], "it makes steps, and will have saved in a moment"
     assert save(group, 210.0) == [first]
     assert [(order.world, order.broken) for _, order in sent(group, wire.Regroup)] == [(2, False)] * 2
@@ -130,7 +130,7 @@ def test_an_old_group_that_says_nothing_is_not_waited_for():
     group = killed(record, 2, TWO, trains=False)
     group.move(2, TWO, 0, 201.0)
     answer_starts(group, 202.0)
-    group.tick(202.0 + overdue.ADOPTED_S + 0.1)
+    group.tick(202.0 + states.ADOPTED_S + 0.1)
     assert len(sent(group, wire.Regroup)) == 2
 
 
@@ -216,7 +216,7 @@ def test_a_last_word_that_the_last_controller_heard_is_remembered():
     record.group.hear(wire.Finished(worker_id=name, step=50, done=50.0), 110.0)
     assert not record.group.news, "the script does what it does after its training"
     tail = killed(record, 1, ONE, trains=True)
-    tail.tick(201.0 + overdue.ADOPTED_S + 1.0)
+    tail.tick(201.0 + states.ADOPTED_S + 1.0)
     assert sent(tail, wire.Regroup) == [], "nobody listens any more"
     tail.hear(wire.WorkerDown(worker_id=name, code=0), 210.0)
     assert outcomes(tail) == [Outcome.FINISHED]

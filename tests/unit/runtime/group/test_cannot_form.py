@@ -6,14 +6,14 @@ import asyncio
 
 import pytest
 
-from sublet.runtime.group import overdue
+from sublet.runtime.group import states
 from tests.rigs.story import Story, a_spec, phase, until
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
 
 
 def test_a_job_that_cannot_form_says_so_and_how_often_until_it_trains(tmp_path, monkeypatch):
-    monkeypatch.setattr(overdue, "FORM_S", 0.1)
+    monkeypatch.setattr(states, "FORM_S", 0.1)
     story = Story(tmp_path)
     regroup, blocked = story.cloud._regroup, True
 
@@ -37,7 +37,7 @@ def test_a_job_that_cannot_form_says_so_and_how_often_until_it_trains(tmp_path, 
             assert "does not train: each of its last 2 starts ended early" in view["reason"]
             assert "the group did not form within" in view["reason"]
             blocked = False
-            monkeypatch.setattr(overdue, "FORM_S", 1.0)  # the order that nobody answered is given again
+            monkeypatch.setattr(states, "FORM_S", 1.0)  # the order that nobody answered is given again
             await phase(api, "j-1", "running")
             assert "does not train" not in (await api.job("j-1"))["reason"]
 

@@ -7,7 +7,7 @@ import pytest
 from sublet.domain.units import GIB
 from sublet.runtime.group.core import Ranging
 from sublet.runtime.jobs.bounds import Shards
-from sublet.wire.grids import Ready
+from sublet.wire.messages import Ready
 
 
 def ready(*, weights=8, moments=8, device=16, ranges=True):

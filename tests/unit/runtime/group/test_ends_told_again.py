@@ -10,7 +10,7 @@ from sublet.runtime.controller.memory.records import JobRecord
 from sublet.runtime.group.build import build_group
 from sublet.runtime.group.failures import FORGIVEN_S
 from sublet.runtime.group.protocol import Outcome
-from sublet.runtime.group.rounds import Census
+from sublet.runtime.group.workers import Census
 from sublet.runtime.jobs.spec import Retries
 from sublet.wire import messages as wire
 from tests.rigs.groups import a_group, all_ready, joined, sent

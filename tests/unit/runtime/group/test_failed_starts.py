@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sublet.runtime.group.failures import Fault, back_off_s
 from sublet.wire import messages as wire
-from sublet.wire.exits import EXIT_LOST
+from sublet.wire.messages import EXIT_LOST
 from tests.rigs.groups import a_group, all_ready, sent
 
 

@@ -10,11 +10,11 @@ from sublet.domain.shape import Grid
 from sublet.runtime.group.build import build_group
 from sublet.runtime.group.places import Form, Places
 from sublet.runtime.group.protocol import Outcome
-from sublet.runtime.group.rounds import Census
+from sublet.runtime.group.workers import Census
 from sublet.runtime.jobs.bounds import Shards
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire import messages as wire
-from sublet.wire.exits import EXIT_LEFT, EXIT_MEMORY
+from sublet.wire.messages import EXIT_LEFT, EXIT_MEMORY
 from tests.rigs.groups import sent
 
 

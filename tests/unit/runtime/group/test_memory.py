@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from sublet.runtime.group.counts import WorkerCounts
-from sublet.runtime.group.failures import Fault, fault_of
-from sublet.runtime.group.overdue import APART_S
-from sublet.runtime.group.states import Forming, Gathering, Training
+from sublet.runtime.group.failures import Fault, WorkerCounts, fault_of
+from sublet.runtime.group.states import APART_S, Forming, Gathering, Stepping
 from sublet.wire import messages as wire
-from sublet.wire.exits import EXIT_MEMORY
+from sublet.wire.messages import EXIT_MEMORY
 from tests.rigs.groups import all_ready, joined, sent, training
 
 
@@ -34,7 +32,7 @@ def test_all_members_meet_again_and_hear_of_the_limit():
     for worker_id in group.workers:  # cries of the round that is over
         group.hear(wire.Broke(worker_id=worker_id, generation=group.round.number - 1, step=10, why="gone"), 3.1)
     joined(group, 10, 4.0)
-    assert isinstance(group.state, Training)
+    assert isinstance(group.state, Stepping)
     assert not group.failures
 
 
@@ -42,7 +40,7 @@ def test_a_worker_alone_goes_on_by_itself():
     group = training("a")
     [alone] = group.workers
     group.hear(short(group, alone), 3.0)
-    assert isinstance(group.state, Training)
+    assert isinstance(group.state, Stepping)
     assert not sent(group, wire.Regroup)
     group.move(2, (("a", 1), ("b", 1)), 0, 4.0)
     all_ready(group, 5.0)
@@ -59,7 +57,7 @@ def test_a_process_that_ended_for_it_is_started_again_when_its_memory_is_free(co
     assert not sent(group, wire.StartWorker)
     group.hear(wire.Broke(worker_id=first, generation=group.round.number, step=10, why="gone"), 3.1)
     group.tick(3.2 + APART_S)  # it takes its time
-    assert isinstance(group.state, Training)
+    assert isinstance(group.state, Stepping)
     group.hear(wire.WorkerDown(worker_id=second, code=code), 6.0)
     assert isinstance(group.state, Gathering)
     all_ready(group, 8.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sublet.runtime.group.rounds import BEGIN_S, GENERATIONS, ROUNDS, Round, era_after
+from sublet.runtime.group.workers import BEGIN_S, GENERATIONS, ROUNDS, Round, era_after
 
 YEAR_S = 365 * 86_400
 eras = st.one_of(st.just(0), st.integers(1, 29 * YEAR_S))

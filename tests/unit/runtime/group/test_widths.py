@@ -10,9 +10,9 @@ import pytest
 from sublet import plugins
 from sublet.domain.budget import Limit
 from sublet.runtime.clock import Clock
-from sublet.runtime.controller.jobs import answers
+from sublet.runtime.controller.jobs import reports
 from sublet.runtime.controller.memory.records import JobRecord, kernel_job
-from sublet.runtime.group import overdue
+from sublet.runtime.group import states
 from sublet.runtime.group.build import build_group
 from sublet.runtime.group.protocol import Outcome
 from sublet.runtime.jobs.spec import JobSpec, Retries
@@ -187,7 +187,7 @@ def test_what_is_planned_stays_below_a_width_that_failed_and_within_the_sizes_of
 @pytest.mark.parametrize("policy", ["max-speedup", "price"])
 def test_a_job_whose_second_worker_cannot_train_beside_the_first_ends_well(tmp_path, monkeypatch, policy):
     """Seen on one GPU: healthy at one worker, scaled to two, failed seven times in 14 s, and ended as failed."""
-    monkeypatch.setattr(overdue, "APART_S", 0.05)
+    monkeypatch.setattr(states, "APART_S", 0.05)
     view, told = lived(tmp_path, policy, 150)
     assert (view["phase"], view["step"]) == ("finished", 150), view["error"]
     tried = [text for text in told if "cannot train on 2 workers" in text]
@@ -198,15 +198,15 @@ def test_a_job_whose_second_worker_cannot_train_beside_the_first_ends_well(tmp_p
 
 
 def test_a_width_that_failed_is_tried_again_after_a_while(tmp_path, monkeypatch):
-    monkeypatch.setattr(overdue, "APART_S", 0.05)
-    monkeypatch.setattr(answers, "TOO_WIDE_S", 0.2)
+    monkeypatch.setattr(states, "APART_S", 0.05)
+    monkeypatch.setattr(reports, "TOO_WIDE_S", 0.2)
     view, told = lived(tmp_path, "max-speedup", 60)
     assert view["phase"] == "finished"
     assert sum("cannot train on 2 workers" in text for text in told) > 1
 
 
 def test_a_width_that_failed_is_remembered_by_the_next_controller(tmp_path, monkeypatch):
-    monkeypatch.setattr(overdue, "APART_S", 0.05)
+    monkeypatch.setattr(states, "APART_S", 0.05)
     story = Story(tmp_path, limits={"spot": Limit(max_nodes=2)})
     story.cloud = OneGpu([one_gpu_offer("spot")], Clock(speedup=60.0))
     story.cloud.jobs["j-1"] = Training(steps=100_000, step_s=0.02)
@@ -277,7 +277,7 @@ def test_a_job_that_cannot_be_as_wide_as_its_owner_wants_gives_the_other_node_ba
     tmp_path, monkeypatch, policy
 ):
     """Seen: it trained on one worker, held two nodes until its end, and both were billed as useful."""
-    monkeypatch.setattr(overdue, "APART_S", 0.05)
+    monkeypatch.setattr(states, "APART_S", 0.05)
 
     async def scene(api):
         await api.scale("j-1", low=2, high=2)
@@ -404,8 +404,8 @@ def test_a_job_that_began_anew_is_saved_before_a_new_width_though_it_was_further
 def test_a_checkpoint_is_awaited_though_the_newcomers_needed_long():
     group = healthy_at_one()
     group.move(2, (("a", 1), ("b", 1)), 0, 100.0)
-    start_all(group, 99.0 + overdue.READY_S)
-    group.tick(101.0 + overdue.READY_S)
+    start_all(group, 99.0 + states.READY_S)
+    group.tick(101.0 + states.READY_S)
     assert group.news == []
     assert group.training
 
@@ -428,9 +428,9 @@ def test_a_checkpoint_that_could_not_be_written_is_not_waited_for():
 
 def test_a_checkpoint_that_takes_too_long_is_not_waited_for_and_the_new_group_writes_one():
     group, _ = waits_for_a_checkpoint()
-    group.tick(101.0 + overdue.SAVE_S - 1.0)
+    group.tick(101.0 + states.SAVE_S - 1.0)
     assert sent(group, wire.Regroup) == []
-    group.tick(101.0 + overdue.SAVE_S)
+    group.tick(101.0 + states.SAVE_S)
     assert len(sent(group, wire.Regroup)) == 2
     joined(group, 162.0, step=10)
     assert len(sent(group, wire.SaveNow)) == 1

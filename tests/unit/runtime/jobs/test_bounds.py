@@ -13,7 +13,7 @@ from sublet.errors import InvalidValue, NotNow
 from sublet.perf.learned import Learned
 from sublet.planning.widths import useful_widths
 from sublet.runtime.clock import Clock
-from sublet.runtime.jobs.serialize import spec_from_json, spec_to_json
+from sublet.runtime.jobs.spec import spec_from_json, spec_to_json
 from sublet.runtime.store import Store
 from sublet_lab.memory_cloud import MemoryCloud, Training
 from tests.rigs.asgi import serving

@@ -11,8 +11,7 @@ import pytest
 
 from sublet.errors import BadInput, InvalidValue, SubletError
 from sublet.runtime.jobs.file import job_from_command, job_from_file, job_from_text, json_schema, name_from
-from sublet.runtime.jobs.serialize import spec_from_json, spec_to_json
-from sublet.runtime.jobs.spec import Retries
+from sublet.runtime.jobs.spec import Retries, spec_from_json, spec_to_json
 from tests.rigs.job_file import WHOLE
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)

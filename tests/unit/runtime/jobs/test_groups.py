@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from sublet.errors import BadInput, InvalidValue
+from sublet.runtime.jobs.command import joins_group
 from sublet.runtime.jobs.file import job_from_command, job_from_text
-from sublet.runtime.jobs.groups import joins_group
 from sublet.runtime.jobs.spec import JobSpec
 
 PLAIN = """

@@ -8,8 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from sublet.runtime.jobs.command import uses_sdk
-from sublet.runtime.jobs.interpreter import python_lines, with_python
+from sublet.runtime.jobs.command import python_lines, uses_sdk, with_python
 from sublet.runtime.jobs.spec import JobSpec
 
 

@@ -8,8 +8,7 @@ import pytest
 
 from sublet.errors import BadInput, InvalidValue
 from sublet.runtime.jobs.file import job_from_text
-from sublet.runtime.jobs.serialize import spec_from_json, spec_to_json
-from sublet.runtime.jobs.spec import JobSpec
+from sublet.runtime.jobs.spec import JobSpec, spec_from_json, spec_to_json
 
 PLAIN = JobSpec(name="x", argv=("true",), cwd="/")
 

@@ -8,9 +8,8 @@ import pytest
 
 from sublet.machine.wall import WALL
 from sublet.runtime.clock import Clock
-from sublet.runtime.profiling.course import Course, Stop
+from sublet.runtime.profiling.course import Course, Stop, Walk
 from sublet.runtime.profiling.run import follow_course
-from sublet.runtime.profiling.walk import Walk
 from sublet_lab.memory_cloud import MemoryCloud, Training
 from tests.rigs.asgi import OFFERS, serving
 from tests.rigs.story import a_spec

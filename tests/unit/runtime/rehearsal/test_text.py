@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sublet.runtime.rehearsal.text import Odd, Twins, first_odd
+from sublet.runtime.rehearsal.comparing import Odd, Twins, first_odd
 
 
 def odd(base, run, again=None, *, draws=False, repeats=False, usual=0.0):

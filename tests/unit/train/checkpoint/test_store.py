@@ -12,7 +12,7 @@ from sublet import train
 from sublet.errors import InvalidValue
 from sublet.train.checkpoint.checkpoints import newest
 from sublet.train.checkpoint.store import checkpoint_place
-from sublet.wire.saves import DISK
+from sublet.wire.files import DISK
 from tests.rigs.little_network import adam, data, loss_of, network
 
 

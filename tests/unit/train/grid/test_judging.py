@@ -13,7 +13,7 @@ from sublet.errors import InvalidValue, RanksDiffer  # noqa: E402
 from sublet.train.grid.in_stages import InStages  # noqa: E402
 from sublet.train.grid.stages import Seat, parts_of  # noqa: E402
 from sublet.train.link.following import Broken  # noqa: E402
-from sublet.wire.exits import EXIT_LOST  # noqa: E402
+from sublet.wire.messages import EXIT_LOST  # noqa: E402
 from sublet_lab.threads_mesh import Threads, ThreadsMesh  # noqa: E402
 from tests.rigs.numbers_in_stages import BATCH, MICRO, a_net, data, squared  # noqa: E402
 

@@ -20,7 +20,7 @@ from sublet.train.checkpoint.commit import Directory  # noqa: E402
 from sublet.train.checkpoint.disk import DISK  # noqa: E402
 from sublet.train.grid import member, saving  # noqa: E402
 from sublet.train.state.state import Progress, State  # noqa: E402
-from sublet.wire.saves import Saved, SaveFailed  # noqa: E402
+from sublet.wire.files import Saved, SaveFailed  # noqa: E402
 from sublet_lab.grid.model import SEED, a_net, adam, momentum, plainly  # noqa: E402
 from sublet_lab.threads_mesh import Threads  # noqa: E402
 from tests.rigs.grid_worker import SAMPLES, SIZE, Worker, assert_as_plain, generation  # noqa: E402

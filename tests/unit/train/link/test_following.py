@@ -11,9 +11,8 @@ import pytest
 from sublet.errors import NoCheckpointLeft
 from sublet.train.link.agent_line import AgentLine, LineLost
 from sublet.train.link.following import Broken, Following, at_once
-from sublet.wire.exits import EXIT_LEFT
 from sublet.wire.lines import LineBuffer, to_line
-from sublet.wire.messages import Broke, Leading, Leave, Left, Meet, Regroup, SaveNow
+from sublet.wire.messages import EXIT_LEFT, Broke, Leading, Leave, Left, Meet, Regroup, SaveNow
 
 
 @types.coroutine

@@ -20,8 +20,7 @@ from sublet.domain.plan import Policy
 from sublet.errors import NotNow
 from sublet.kernel.kernel import Kernel
 from sublet.runtime.controller.core.decisions import Decisions, DeferredPlans, Planner
-from sublet.runtime.controller.core.orders import Orders
-from sublet.runtime.controller.core.pump import Pump
+from sublet.runtime.controller.core.pump import Orders, Pump
 from sublet.runtime.controller.core.recovery import Recovery
 from sublet.runtime.controller.files import BucketCopies, Claims, FileSync, JobLogs, PulledJobs, Pulling
 from sublet.runtime.controller.host import HostServices, Options

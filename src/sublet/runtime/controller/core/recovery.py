@@ -13,10 +13,9 @@ time in between would look like rent. So with prices: each counts from when it b
 
 After a boot of this machine the time away was read from a wall clock. Then an agent that does come back proves that no
 lease has passed, and that the clock is wrong. One that comes for the first time proves nothing, nor does one that was
-there in time and whose provider took long to answer. A provider's record proves the same if it has an end after all
-that was leased has ended: by the same clock it has everything too late, and by as much. A time that was measured is
-believed whatever comes. Agents stay longer than their lease where they slept themselves, or where controllers came and
-went without leaving a mark.
+there in time and whose provider took long to answer. So does a provider's record of an end that comes after all that
+was leased has ended: by the same clock it has everything too late, and by as much. A time that was measured is believed
+believed longer than their lease where they slept themselves, or where controllers came and went without leaving a mark.
 """
 
 from __future__ import annotations
@@ -37,18 +36,17 @@ from sublet.domain.timers import CheckPurse
 from sublet.errors import BadInput, InvalidValue, NoAnswer, SubletError
 from sublet.kernel.cluster import NodePhase
 from sublet.kernel.journal import header_line
-from sublet.runtime.controller.core.orders import Orders
-from sublet.runtime.controller.core.pump import Pump
+from sublet.runtime.controller.core.pump import Orders, Pump
 from sublet.runtime.controller.host import Options
+from sublet.runtime.controller.inbox import Ending
 from sublet.runtime.controller.jobs import Lifecycle, told
 from sublet.runtime.controller.memory import Context, Identity, Memory
 from sublet.runtime.controller.money import MARK_EVERY_S, left_behind, mark_text, nothing_wanted
 from sublet.runtime.controller.nodes import Leases, RentedNodes
-from sublet.runtime.controller.states import Ending
 from sublet.runtime.controller.watch import HistoryRow
 from sublet.runtime.store import MetaKey
 
-__all__ = ["Absence", "Recovery", "latest_end_s", "old_prices_first"]
+__all__ = ["Absence", "Recovery"]
 
 CONFIRMED_WITHIN_S = 30.0  # wall, for the provider to say that they are gone; what takes longer is charged until then
 LEASED = (NodePhase.READY, NodePhase.NOTICED)  # its agent has heard of the lease; one that boots has time of its own

@@ -5,9 +5,9 @@ of the job (`checkpoint.uri`) is asked, in a process of its own: the word counts
 of a later one is committed there. Until then the end of that worker is not heard either. Where the controller cannot
 ask, workers are believed, and that is told.
 
-Checkpoints that the controller has are copied to `checkpoint.copy`, and no GPU waits for that. They go one at a time
-for each job, in a process of its own, at the interval of its tier; the last of a job that ended at once. A job that is
-new here, and whose bucket has checkpoints, is held until they are here.
+Checkpoints that the controller has are copied to `checkpoint.copy`, and no GPU waits for that. It is one at a time for
+each job, in a process of its own, at the interval of its tier; the last of a job that ended at once. A job that is new
+here, and whose bucket has checkpoints, is held until they are here.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from typing import Protocol
 from sublet.errors import SubletError
 from sublet.machine.remote import is_remote
 from sublet.runtime.agent.disk import Disk
+from sublet.runtime.controller.inbox import Hold
 from sublet.runtime.controller.memory import Context, JobRecord, JobTable, job_of
-from sublet.runtime.controller.states import Hold
 from sublet.runtime.controller.watch import HistoryRow
 from sublet.runtime.file_sync.buckets import CLOUDS, access_elsewhere, access_of
 from sublet.wire import messages as wire
-from sublet.wire.saves import ANCHOR, BUCKET, Saved, SaveFailed
+from sublet.wire.files import ANCHOR, BUCKET, Saved, SaveFailed
 
 __all__ = [
     "BELIEVED_S",
@@ -39,9 +39,7 @@ __all__ = [
     "Claims",
     "Copied",
     "CopyFailed",
-    "Copying",
     "LookFailed",
-    "Looking",
     "copy_in_process",
     "has_checkpoints",
     "look_in_process",

@@ -8,8 +8,8 @@
 name is not there for a reader. No generation below the one that was announced commits: a host that was away and comes
 back replaces nothing.
 
-A node offers a checkpoint by the name of its manifest; what is lacking of it is asked for, a little at a time. When
-all of it is here it is committed: that, and not the word of a worker, makes it saved. The controller keeps nothing of a
+A node offers a checkpoint by the name of its manifest; what is lacking of it is asked for, a little at a time. When all
+of it is here it is committed: that, and not the word of a worker, makes it saved. The controller keeps nothing of a
 pull but the parts: a node offers again what was not answered. So nothing is answered while the disk is full: there may
 be room a moment later, and until then the node keeps the only copy.
 """
@@ -26,12 +26,20 @@ from sublet.machine.files import Files
 from sublet.machine.wall import Wall
 from sublet.runtime.controller.memory import job_of
 from sublet.runtime.engines.protocol import Engine
-from sublet.runtime.file_sync.content import Content, Entry, Keep, entries_from, is_below, names_in
-from sublet.runtime.file_sync.fetching import GONE, Fetch, Fetching
-from sublet.wire.saves import ANCHOR, Carried, Newest, Offered, Saved, Uncarried, Wants
-from sublet.wire.travel import Lacks, Part
+from sublet.runtime.file_sync.content import (
+    GONE,
+    Content,
+    Entry,
+    Fetch,
+    Fetching,
+    Keep,
+    entries_from,
+    is_below,
+    names_in,
+)
+from sublet.wire.files import ANCHOR, Carried, Lacks, Newest, Offered, Part, Saved, Uncarried, Wants
 
-__all__ = ["MOST_BYTES", "Anchor", "Commit", "Head", "Pulling"]
+__all__ = ["Anchor", "Commit", "Head", "Pulling"]
 
 NAMES = ("HEAD", "HEAD.copy")  # the second is written first, and read where the first is damaged
 

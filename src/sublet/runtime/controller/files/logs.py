@@ -31,21 +31,9 @@ from sublet.runtime.controller.memory import JobRecord
 from sublet.runtime.group.failures import ending_of
 from sublet.runtime.group.workers import WorkerPhase
 from sublet.wire import messages as wire
-from sublet.wire.exits import EXIT_LEFT
+from sublet.wire.messages import EXIT_LEFT
 
-__all__ = [
-    "MOST_BYTES",
-    "MOST_OF_JOB",
-    "SLACK",
-    "JobLogs",
-    "LogKeeper",
-    "LogPart",
-    "WorkerLogs",
-    "before",
-    "cut_log",
-    "is_before",
-    "keep_below",
-]
+__all__ = ["SLACK", "JobLogs", "LogKeeper", "LogPart", "WorkerLogs", "before", "cut_log", "is_before", "keep_below"]
 
 MOST_BYTES = 64 << 20  # of one worker; as many of what came before lie beside it
 MOST_OF_JOB = 512 << 20  # of all workers that a job ever had
@@ -471,7 +459,7 @@ class JobLogs:
             self._of(path.parent.parent.name).begin_anew(path.stem)
 
     def note_rank(self, record: JobRecord, node_id: str, message: wire.ToAgent) -> None:
-        """From now on the output of a rank is that of this worker, if this message to an agent says so."""
+        """The worker whose output is that of a rank from now on, if this message to an agent says so."""
         logs = self.of(record.id)
         if isinstance(message, wire.StartWorker):
             worker = record.group.workers.get(message.worker_id)  # None: its node went in the same moment

@@ -25,13 +25,11 @@ from sublet.runtime.controller.files.logs import JobLogs
 from sublet.runtime.controller.memory import JobRecord, job_of
 from sublet.runtime.engines.protocol import Engine
 from sublet.runtime.file_sync.buckets import check_buckets
-from sublet.runtime.file_sync.content import Content, digest_of
-from sublet.runtime.file_sync.fetching import Fetch
+from sublet.runtime.file_sync.content import Content, Fetch, digest_of
 from sublet.runtime.file_sync.packing import file_notes, local_among, pack, packed_names, tracker_notes, travelling
 from sublet.runtime.jobs.spec import JobSpec
+from sublet.wire.files import DISK, Damaged, Kept, Lacks, Part, Printed, Saved, Travel
 from sublet.wire.messages import FromWorkerMessage, StartWorker, ToController, Travelling
-from sublet.wire.saves import DISK, Damaged, Saved
-from sublet.wire.travel import Kept, Lacks, Part, Printed, Travel
 
 __all__ = ["FileSync"]
 

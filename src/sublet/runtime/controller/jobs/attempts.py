@@ -21,17 +21,17 @@ from dataclasses import dataclass, replace
 
 from sublet.domain.money import Money
 from sublet.domain.quantity import counted
-from sublet.runtime.agent.watching import LOOK_S
+from sublet.runtime.agent.worker import LOOK_S
+from sublet.runtime.controller.inbox import Ending, Hold
 from sublet.runtime.controller.jobs.lifecycle import Lifecycle
 from sublet.runtime.controller.memory import Context, JobRecord, Start
 from sublet.runtime.controller.money import Bill, Purpose
-from sublet.runtime.controller.states import Ending, Hold
 from sublet.runtime.controller.watch import HistoryRow
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire import messages as wire
-from sublet.wire.exits import EXIT_LEFT
+from sublet.wire.messages import EXIT_LEFT
 
-__all__ = ["Attempts", "describe_unknown", "lose_unseen", "set_aside", "settle_earlier"]
+__all__ = ["Attempts"]
 
 MANY_STARTS = 3  # from the beginning, after which its owner is told; again at every doubling
 UNSEEN = (
@@ -171,7 +171,7 @@ class Attempts:
             running.loaded_s = now_s - message.loaded_ago_s * speedup
 
     def _note_start(self, record: JobRecord, running: _Attempt, message: wire.Joined) -> None:
-        """It says what it goes on from; what it took to come so far is what another resize costs."""
+        """It says what it goes on from; its start took what the next change of its worker count costs."""
         running.loaded, running.told = "no" if message.source == "fresh" else "yes", True
         running.reader_seen, record.wrote = True, False  # nothing but what it says that it saved
         if record.lost_wall_s is None:  # else it is counted from the loss on

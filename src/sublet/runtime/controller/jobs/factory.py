@@ -14,6 +14,7 @@ from sublet.machine.remote import is_remote
 from sublet.runtime.agent.disk import Disk
 from sublet.runtime.agent.reading import holds_files
 from sublet.runtime.controller.files import CARRIED, JobLogs, has_checkpoints
+from sublet.runtime.controller.inbox import Hold
 from sublet.runtime.controller.jobs.sizes import SizeBeliefs, SizeFiles, group_of
 from sublet.runtime.controller.memory import (
     OUTWARD,
@@ -27,14 +28,13 @@ from sublet.runtime.controller.memory import (
     losses_of,
     pools_for,
 )
-from sublet.runtime.controller.states import Hold
 from sublet.runtime.group.build import build_group
 from sublet.runtime.jobs.bounds import OnNodeLoss
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.private import make_private
 from sublet.runtime.profiles.store import ProfileStore
-from sublet.wire import saves
-from sublet.wire.profile import FITS
+from sublet.wire import files
+from sublet.wire.messages import FITS
 
 __all__ = ["RecordFactory"]
 
@@ -105,7 +105,7 @@ class RecordFactory:
 
     def carry_s(self, spec: JobSpec) -> float:
         """For so long the end of its workers may be held, in a hurry, while what they saved is carried."""
-        return saves.HURRY_S if self._carries(spec, "") else 0.0
+        return files.HURRY_S if self._carries(spec, "") else 0.0
 
     def hold_without_checkpoints(self, record: JobRecord) -> None:
         """Of one that has them copied to a bucket: if there are none here, they may be there."""
@@ -174,12 +174,12 @@ class RecordFactory:
     def intervals(self, record: JobRecord) -> Every:
         """By the model of tiers, with the last copies of this job and the nodes that it has, or may get."""
         tiers = record.tiers
-        nearest = next((tier for tier in OUTWARD[1:] if tier in tiers.tallies), saves.ANCHOR)
+        nearest = next((tier for tier in OUTWARD[1:] if tier in tiers.tallies), files.ANCHOR)
         pace = Pace(
             blocked_s=tiers.of(nearest).last_blocked_s,
             write_s=record.write_s,
             carry_s=record.carry_s,
-            copy_s=tiers.of(saves.BUCKET).seconds,
+            copy_s=tiers.of(files.BUCKET).seconds,
         )
         copies = bool(record.spec.checkpoint_copy)
         return intervals(pace, self._losses(record), speedup=self._clock.speedup, copies=copies)

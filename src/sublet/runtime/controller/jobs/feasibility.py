@@ -36,7 +36,7 @@ class Feasibility:
         self._inbox, self._offers, self._factory, self._clock = inbox, tuple(offers), factory, clock
 
     def refuse_beyond_limits(self, spec: JobSpec) -> None:
-        """Infeasible if no pool that it may run in could ever hold it, by nodes, quotas, rate limit or budget."""
+        """Infeasible if no pool that it may run in could ever hold it, by nodes, quotas, burn limit or budget."""
         pools_for(spec, self._offers)  # there is a pool at all
         ways = self._ways(spec)
         _refuse_wide(spec, ways)
@@ -187,7 +187,7 @@ class Feasibility:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Way:
-    """A pool in which a job may run with its fewest workers."""
+    """A pool in which a job may run at its least worker count."""
 
     pool: str
     workers: int

@@ -12,19 +12,18 @@ from sublet.domain import actions as order
 from sublet.domain.plan import Phase
 from sublet.domain.shape import Grid
 from sublet.runtime.controller.files import FileSync
-from sublet.runtime.controller.jobs.answers import Answers
+from sublet.runtime.controller.inbox import Hold
 from sublet.runtime.controller.jobs.attempts import Attempts
 from sublet.runtime.controller.jobs.forms import told, why_resize
 from sublet.runtime.controller.jobs.lifecycle import Lifecycle
 from sublet.runtime.controller.jobs.node_loss import Blame, NodeLosses
-from sublet.runtime.controller.jobs.reports import Reports
+from sublet.runtime.controller.jobs.reports import Answers, Reports
 from sublet.runtime.controller.jobs.sizes import LearnedSizes
 from sublet.runtime.controller.jobs.stragglers import Stragglers
 from sublet.runtime.controller.memory import Context, JobRecord, job_of
-from sublet.runtime.controller.states import Hold
 from sublet.runtime.engines.protocol import Engine
 from sublet.wire import messages as wire
-from sublet.wire.saves import Saved
+from sublet.wire.files import Saved
 
 __all__ = ["Groups"]
 

@@ -1,7 +1,7 @@
 """Jobs that lose a node: what each does then, and whether it brought the node down itself.
 
-    continue   the survivors go on, as many as the policy makes them
-    replace    the survivors stand and wait: for a while no plan gives the job another worker count
+    continue   the survivors go on, at whatever worker count the policy gives them
+    replace    the survivors stand and wait: for a while no plan gives the job another worker count than it had
     restart    all its workers start again from the last checkpoint (the group sees to that)
     fail       the survivors save and leave, and the job has failed; it can be resumed
 
@@ -10,9 +10,9 @@ The owner chooses by `elastic.on_node_loss`. A node that was left in time, after
 A script can end the agent of its node, exhaust its memory or crash its driver; another node would be rented for it, for
 ever. Some providers know that they did not take the node: that counts against the job, unless the controller was away
 for so long that the agent may have ended for want of a word from it. What came before a start that lasted for hours is
-forgiven, for such a job gets on. Of others it looks as if the cloud had taken it, and the time tells the two apart.
-A node goes because of a job if it goes without notice within seconds of the start of the job's workers on it, start
-after start, while nodes of others stay. Workers that were there when the last node went, and train on without
+forgiven, for such a job gets on. Of others it looks as if the cloud had taken it, and what tells the two apart is the
+time. A node that goes without notice within seconds of the start of a job's workers on it, start after start, while
+nodes of others stay, goes because of that job. Workers that were there when the last node went, and train on without
 it, are of no other start. The job then waits longer and longer between two starts, and each counts as its own failure.
 """
 
@@ -21,11 +21,10 @@ from __future__ import annotations
 from sublet.domain import events as news
 from sublet.domain.events import Event
 from sublet.domain.quantity import counted
-from sublet.runtime.controller.inbox import Inbox
+from sublet.runtime.controller.inbox import Hold, Inbox
 from sublet.runtime.controller.jobs.attempts import Attempts
 from sublet.runtime.controller.jobs.lifecycle import Lifecycle
 from sublet.runtime.controller.memory import Awaited, Context, JobRecord, Suspicion
-from sublet.runtime.controller.states import Hold
 from sublet.runtime.controller.watch import HistoryRow
 from sublet.runtime.group.failures import Fault
 from sublet.runtime.jobs.bounds import OnNodeLoss
@@ -110,7 +109,7 @@ LONGEST_REST_S = 600.0
 
 
 class Blame:
-    """The cause of each loss: the cloud, or a job."""
+    """The blame for nodes that go."""
 
     def __init__(self, inbox: Inbox, jobs: Lifecycle) -> None:
         self._inbox, self._jobs = inbox, jobs

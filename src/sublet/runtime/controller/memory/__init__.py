@@ -7,7 +7,7 @@ from sublet.runtime.controller.memory.context import Context, Identity, NodeTabl
 from sublet.runtime.controller.memory.grid_learning import KINDS, GridLearning, kind_of
 from sublet.runtime.controller.memory.records import ASKS, Awaited, JobRecord, Start, Suspicion, kernel_job, pools_for
 from sublet.runtime.controller.memory.snapshots import Memory
-from sublet.runtime.controller.memory.table import JobTable, StoredJobs, job_of, needs_secrets
+from sublet.runtime.controller.memory.table import JobsAtWork, JobTable, StoredJobs, job_of, needs_secrets
 from sublet.runtime.controller.memory.tiers import OUTWARD, Every, Losses, Pace, Tally, Tiers, intervals, losses_of
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "Identity",
     "JobRecord",
     "JobTable",
+    "JobsAtWork",
     "Losses",
     "Memory",
     "NodeTable",

@@ -20,7 +20,7 @@ from dataclasses import asdict
 
 from sublet.errors import BadInput
 from sublet.machine.files import FILES, Files
-from sublet.runtime.archive import Kept, WholeLog, archive_lines
+from sublet.runtime.archive import Kept, Shelf, ShelfSums, WholeLog, archive_lines
 from sublet.runtime.controller.host import PACES, Paces
 from sublet.runtime.controller.inbox import Inbox
 from sublet.runtime.controller.memory.context import Context
@@ -28,7 +28,6 @@ from sublet.runtime.controller.memory.records import JobRecord
 from sublet.runtime.controller.memory.table import StoredJobs
 from sublet.runtime.controller.money import Account
 from sublet.runtime.controller.watch import AlarmKind, Alarms
-from sublet.runtime.shelf import Shelf, ShelfSums
 from sublet.runtime.store import SNAPSHOTS_KEPT, Store
 
 __all__ = ["EARLIER", "Compaction", "Shelving"]

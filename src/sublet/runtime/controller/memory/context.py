@@ -12,7 +12,7 @@ from sublet.runtime.controller.inbox import Inbox
 from sublet.runtime.controller.memory.table import JobTable
 from sublet.runtime.controller.money import Bill, passed_s
 from sublet.runtime.controller.watch import Alarms
-from sublet.runtime.group.rounds import era_after
+from sublet.runtime.group.workers import era_after
 from sublet.runtime.store import MetaKey, Store
 
 __all__ = ["Context", "Identity", "NodeTable"]

@@ -13,9 +13,9 @@ from sublet.perf.live_grids import GUESSED_ATOMS, LiveGrids, depths_of
 from sublet.perf.migration import BYTES_PER_PARAM, Pause
 from sublet.perf.part_memory import PartMemory
 from sublet.runtime.jobs.bounds import MOST_STAGES
-from sublet.wire.grids import Joined, Stepped
+from sublet.wire.messages import Joined, Stepped
 
-__all__ = ["KINDS", "Changes", "GridLearning", "kind_of"]
+__all__ = ["KINDS", "GridLearning", "kind_of"]
 
 MOST_PAUSES = 50
 FORGETS = 0.3  # weight of the newest measurement of a grid

@@ -14,29 +14,18 @@ from sublet.domain.quantity import counted
 from sublet.errors import InvalidValue
 from sublet.perf.learned import Learned, Measured
 from sublet.perf.sizes import UNKNOWN_H
+from sublet.runtime.controller.inbox import Ending, Hold
 from sublet.runtime.controller.memory.grid_learning import GridLearning
 from sublet.runtime.controller.memory.tiers import Tiers
-from sublet.runtime.controller.states import Ending, Hold
-from sublet.runtime.group.counts import widest_below
+from sublet.runtime.group.failures import widest_below
 from sublet.runtime.group.protocol import Group
-from sublet.runtime.group.rounds import Census, Round
+from sublet.runtime.group.workers import Census, Round
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.profiles.learned import Profiling
 from sublet.runtime.secret_files import hidden
 from sublet.wire.messages import Stepped
 
-__all__ = [
-    "ASKS",
-    "TOO_WIDE",
-    "Awaited",
-    "Curve",
-    "JobRecord",
-    "Replacements",
-    "Start",
-    "Suspicion",
-    "kernel_job",
-    "pools_for",
-]
+__all__ = ["ASKS", "Awaited", "Curve", "JobRecord", "Replacements", "Start", "Suspicion", "kernel_job", "pools_for"]
 
 
 class Start(NamedTuple):
@@ -156,7 +145,7 @@ LONGEST_PAUSE_S = 86_400.0  # wall, to regroup
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Awaited:
-    """The worker count that a job had before it lost a node, and waits to have again until then."""
+    """A worker count that a job had before it lost a node, and waits to have again until then."""
 
     workers: int
     until_s: float
@@ -268,12 +257,12 @@ class JobRecord:
         self.profile.told_until = phases[0][0] * work if phases else math.inf
 
     def narrow(self, width: int, back_to: int, why: str, until_s: float) -> None:
-        """It could not train with so many workers, and is not tried there until then."""
+        """It could not train at this worker count, and is not tried there until then."""
         self.too_wide, self.back_to, self.too_wide_why, self.wide_again_s = width, back_to, why, until_s
         self.warnings[TOO_WIDE] = f"cannot train on {width} workers, trains on {back_to} instead: {why}"
 
     def allow_any_width(self) -> None:
-        """A worker count at which it could not train may be tried again."""
+        """A worker count that it could not train at may be tried again."""
         self.too_wide = self.back_to = None
         self.warnings.pop(TOO_WIDE, None)
 

@@ -29,11 +29,11 @@ from sublet.kernel.journal import Hear, kernel_from_header, kind_from_header, re
 from sublet.kernel.kernel import KERNEL_VERSION, Kernel
 from sublet.kernel.snapshots import kernel_from_snapshot, kind_from_snapshot, version_of_snapshot
 from sublet.kernel.values_json import Unrecorded, to_plain
+from sublet.runtime.controller.inbox import Ending
 from sublet.runtime.controller.memory.archive import Compaction, Shelving
 from sublet.runtime.controller.memory.context import Context
 from sublet.runtime.controller.memory.records import JobRecord, kernel_job
 from sublet.runtime.controller.money import MARK_EVERY_S, is_paid, mark
-from sublet.runtime.controller.states import Ending
 from sublet.runtime.controller.watch import HistoryRow
 from sublet.runtime.store import MetaKey, Store
 

@@ -8,23 +8,22 @@ specification stays in the store as it is: a later version may know what to do w
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from sublet.domain.plan import Phase
 from sublet.errors import SubletError
 from sublet.kernel.kernel import Kernel
-from sublet.runtime.controller.inbox import Inbox
+from sublet.runtime.controller.inbox import Ending, Hold, Inbox
 from sublet.runtime.controller.memory.records import JobRecord
 from sublet.runtime.controller.money import Bill
-from sublet.runtime.controller.states import Ending, Hold
 from sublet.runtime.controller.watch import HistoryRow
-from sublet.runtime.jobs.serialize import spec_from_json
-from sublet.runtime.jobs.spec import JobSpec, Retries
+from sublet.runtime.jobs.spec import JobSpec, Retries, spec_from_json
 from sublet.runtime.secret_files import SecretFiles
 from sublet.runtime.store import Store
 
-__all__ = ["JobTable", "MakesRecords", "StoredJobs", "job_of", "needs_secrets"]
+__all__ = ["JobTable", "JobsAtWork", "StoredJobs", "job_of", "needs_secrets"]
 
 
 def job_of(worker_id: str) -> str:
@@ -192,3 +191,23 @@ def _stand_in(job_id: str, *, sdk: bool) -> JobSpec:
         sdk=sdk,
         retries=Retries(user=None, infra=None),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class JobsAtWork:
+    """`sublet.runtime.providers.protocol.AtWork`, of all jobs at hand."""
+
+    table: JobTable
+    kernel: Callable[[], Kernel]
+
+    def share(self) -> float:
+        """Each job counts alike, however fast it is; of one that has ended nothing is left to do."""
+        records = self.table.records.values()
+        done = sum(record.share if record.ended_s is None else 1.0 for record in records)
+        return done / len(records) if records else 0.0
+
+    def nodes(self) -> Collection[str]:
+        """On which jobs train."""
+        kernel = self.kernel()
+        training = (job_id for job_id, state in kernel.jobs.items() if state.phase is Phase.RUNNING)
+        return {node_id for job_id in training for node_id, _ in kernel.tenancy.placement.get(job_id, ())}

@@ -24,7 +24,7 @@ from sublet.perf.preemption.reclaims import USUAL_PER_H
 from sublet.perf.preemption.tiers import Ladder, best_tiering
 from sublet.runtime.controller.money import Bill
 from sublet.wire import messages as wire
-from sublet.wire.saves import ANCHOR, BUCKET, DISK
+from sublet.wire.files import ANCHOR, BUCKET, DISK
 
 __all__ = ["OUTWARD", "Every", "Losses", "Pace", "Tally", "Tiers", "intervals", "losses_of"]
 

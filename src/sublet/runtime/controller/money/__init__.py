@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from sublet.runtime.controller.money.bill import PURPOSES, Account, Bill, Purpose
-from sublet.runtime.controller.money.ledger_extras import is_paid, left_behind, nothing_wanted, said_at_the_end
+from sublet.runtime.controller.money.bill import (
+    PURPOSES,
+    Account,
+    Bill,
+    Purpose,
+    is_paid,
+    left_behind,
+    nothing_wanted,
+    said_at_the_end,
+)
 from sublet.runtime.controller.money.timekeeping import (
     MARK_EVERY_S,
     clock_from,

@@ -4,18 +4,24 @@ A node is paid for as a whole; each of its GPUs is a job's or idle. A job's shar
 what the ledger has beyond all shares is unused, so the parts add up to it to the grain. Dollars of redone steps and of
 checkpoints are first booked as useful, and moved when the worker says how much it was. A script without a session says
 nothing of it: its training is unknown, then useful as far as it has saved or finished, redone when it starts over.
+
+The price is a part of the budget, and the kernel counts it until the budget says otherwise. A controller that ends says
+so itself. For one that was killed the next one does: where it runs on the same machine, which was on all the time, that
+was paid for all the time. Where it does not, until the last sign of life, and as long as there may have been none.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any
 
 from sublet.domain.actions import Action
+from sublet.domain.budget import Budget
 from sublet.domain.events import (
+    BudgetChanged,
     Event,
     JobCancelled,
     JobChanged,
@@ -25,20 +31,49 @@ from sublet.domain.events import (
     NodeLost,
     NodeSilent,
     OffersChanged,
+    PlanMade,
     PriceChanged,
     PriceDoubted,
     PriceHeardLate,
     ProgressReported,
 )
-from sublet.domain.money import Money, microseconds
+from sublet.domain.money import Money, Price, microseconds
 from sublet.domain.offer import Market, Offer
-from sublet.domain.plan import Phase
+from sublet.domain.plan import Phase, Plan
 from sublet.domain.shape import Placement
 from sublet.kernel.kernel import Kernel
 from sublet.kernel.ledger import Ledger
-from sublet.runtime.controller.states import Ending
+from sublet.runtime.clock import Clock
+from sublet.runtime.controller.inbox import Ending
+from sublet.runtime.controller.money.timekeeping import MARK_EVERY_S
 
-__all__ = ["PURPOSES", "Account", "Bill", "Purpose"]
+__all__ = ["PURPOSES", "Account", "Bill", "Purpose", "is_paid", "left_behind", "nothing_wanted", "said_at_the_end"]
+
+
+def is_paid(kernel: Kernel) -> bool:
+    """Whether anything is, now."""
+    return kernel.supply.budget.besides != Price(0)
+
+
+def said_at_the_end(kernel: Kernel, now_s: float) -> list[Event]:
+    """By a controller whose last words these are: the money that is free then buys nothing."""
+    return [nothing_wanted(kernel, now_s), BudgetChanged(now_s, _without(kernel))] if is_paid(kernel) else []
+
+
+def left_behind(kernel: Kernel, clock: Clock, last_s: float) -> list[Event]:
+    """By the next controller, of one that was last heard at `last_s` and said nothing at its end."""
+    if clock.certain or not is_paid(kernel):
+        return []
+    return [BudgetChanged(min(clock.now_s(), last_s + MARK_EVERY_S * clock.speedup), _without(kernel))]
+
+
+def nothing_wanted(kernel: Kernel, at_s: float) -> Event:
+    """No node is to be rented in place of one that ended, or for money that became free."""
+    return PlanMade(at_s, Plan(hold=dict.fromkeys(kernel.supply.offers, 0)), seen=0)
+
+
+def _without(kernel: Kernel) -> Budget:
+    return replace(kernel.supply.budget, besides=Price(0))
 
 
 class Purpose(StrEnum):

@@ -2,9 +2,9 @@
 
 A host that is cut off says nothing, and its peers stand in a collective that does not end. Its lease may last for a
 quarter of an hour; its job need not wait for that. After `silence_s` without a word the others go on without it, if
-each job on it makes no step and has a member elsewhere that is heard. As long as steps are told of at all, it is
-only our own line that is gone. Where no member of the group is elsewhere, those on the node may train on, and would
-twice: they are never left. Newcomers do not count, nor do workers of a script that were not seen to speak together.
+each job on it makes no step and has a member elsewhere that is heard. As long as steps are told of at all, it is only
+our own line that is gone. Where no member of the group is elsewhere, those on the node may train on, and would twice:
+they are never left. Newcomers do not count, nor do workers of a script that were not seen to speak together.
 
 Whatever a node says after that is of a group that is no more, until its agent has said anew what runs there. All times
 are wall time.
@@ -99,7 +99,7 @@ class Heartbeats:
         return stood_s > patience_s and self._is_any_heard(others, wall_s)
 
     def _peers(self, record: JobRecord) -> set[str]:
-        """Nodes of workers that the others need for a step."""
+        """Nodes of workers without which the others make no step."""
         members = [worker for worker in record.group.workers.values() if worker.phase is WorkerPhase.MEMBER]
         if record.spec.sdk:
             return {worker.node_id for worker in members if worker.met}

@@ -21,7 +21,7 @@ from sublet.runtime.controller.watch import HistoryRow
 from sublet.runtime.engines.protocol import Engine
 from sublet.wire import messages as wire
 
-__all__ = ["Notices", "can_save", "must_save"]
+__all__ = ["Notices", "can_save"]
 
 log = logging.getLogger("sublet.controller")
 EXPIRES = 0.8  # of a lease without a word: an agent whose job has ended it spoke a moment before

@@ -27,7 +27,7 @@ from sublet.runtime.controller.watch import Access, AlarmKind, HistoryRow
 from sublet.runtime.providers.pacing import PacedProvider
 from sublet.runtime.providers.protocol import Billed, RentedNode
 
-__all__ = ["OrphanReaper", "UnknownInstances", "row_of_end", "unknown_among"]
+__all__ = ["OrphanReaper", "row_of_end", "unknown_among"]
 
 
 log = logging.getLogger("sublet.leases")

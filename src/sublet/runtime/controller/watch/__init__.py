@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from sublet.runtime.controller.watch.alarms import Access, AlarmKind, Alarms, Throttling
-from sublet.runtime.controller.watch.gauges import CallOutcome, Gauges, Histogram, ResizeCause
+from sublet.runtime.controller.watch.alarms import (
+    Access,
+    AlarmKind,
+    Alarms,
+    CallOutcome,
+    Gauges,
+    Histogram,
+    ResizeCause,
+    Throttling,
+)
 from sublet.runtime.controller.watch.history import Chronicle, HistoryRow, gist_of, refusal_among, rows_from_plan, width
 
 __all__ = [

@@ -25,10 +25,8 @@ __all__ = [
     "HistoryRow",
     "Progress",
     "Repeats",
-    "SupplyNews",
     "refusal_among",
     "row_from_event",
-    "row_from_order",
     "rows_from_plan",
     "width",
 ]

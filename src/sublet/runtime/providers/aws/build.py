@@ -20,13 +20,13 @@ from sublet.runtime.last_run import take_moved_mark
 from sublet.runtime.providers.aws.calls import Calls, client_maker
 from sublet.runtime.providers.aws.config import config_path, read_config
 from sublet.runtime.providers.aws.offers import ask_prices, listed_prices, offers_from
-from sublet.runtime.providers.aws.provider import AwsProvider
+from sublet.runtime.providers.aws.provider import AwsAccount, AwsProvider
 from sublet.runtime.providers.pacing import Rate, Rates
 from sublet.runtime.providers.setup import ProviderSetup, require_engine
 from sublet.runtime.settings import Settings
 from sublet.runtime.store import MetaKey, Store
 
-__all__ = ["RATES", "build", "server_id_from", "server_of"]
+__all__ = ["RATES", "server_id_from", "server_of"]
 
 _log = logging.getLogger(__name__)
 
@@ -59,11 +59,13 @@ def build(settings: Settings, clock: Clock, store: Store) -> ProviderSetup:
         clock=clock,
         config=config,
         offers=offers_from(config, catalogue, mixed=settings.mix_markets, asked=asked),
-        priced_on=min(days, default=""),
-        server_id=server_id,
         calls=Calls(make, wall=clock.wall, order_tries=1),
-        moved=moved,
-        authority="" if authority is None else authority.certificate,
+        account=AwsAccount(
+            server_id=server_id,
+            authority="" if authority is None else authority.certificate,
+            moved=moved,
+            priced_on=min(days, default=""),
+        ),
     )
     most = settings.most_nodes
     return ProviderSetup(

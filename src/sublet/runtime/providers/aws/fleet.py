@@ -13,8 +13,14 @@ from sublet.domain.events import NodeLost
 from sublet.errors import NoAnswer, SubletError
 from sublet.runtime.clock import Clock
 from sublet.runtime.providers.aws.calls import Calls, Refusal
-from sublet.runtime.providers.aws.instances import EXPIRES_TAG, Instance, expiry_tag, list_instances
-from sublet.runtime.providers.aws.records import InstanceRecord, InstanceRecords
+from sublet.runtime.providers.aws.instances import (
+    EXPIRES_TAG,
+    Instance,
+    InstanceRecord,
+    InstanceRecords,
+    expiry_tag,
+    list_instances,
+)
 from sublet.runtime.providers.protocol import Billed, TellMarket
 
 __all__ = ["ABSENCES", "EXPIRES_S", "LISTED_WITHIN_S", "Fleet"]

@@ -14,7 +14,7 @@ import contextlib
 import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -25,17 +25,23 @@ from sublet.errors import BadInput, InvalidValue, NoAccess, NoAnswer, RentFailed
 from sublet.machine.files import FILES, Files
 from sublet.market.catalogue import load_catalogue
 from sublet.runtime.clock import Clock
-from sublet.runtime.home import home_of
+from sublet.runtime.private import home_of
 from sublet.runtime.providers.aws.calls import Calls, Refusal, while_it_opens
 from sublet.runtime.providers.aws.config import AwsConfig
 from sublet.runtime.providers.aws.fleet import ABSENCES, EXPIRES_S, LISTED_WITHIN_S, Fleet
-from sublet.runtime.providers.aws.instances import Instance, instance_from, launch_request, stamp_from, token_tag
-from sublet.runtime.providers.aws.market import Pools, SpotPrices
-from sublet.runtime.providers.aws.offers import offers_from
-from sublet.runtime.providers.aws.records import InstanceRecord, InstanceRecords
+from sublet.runtime.providers.aws.instances import (
+    Instance,
+    InstanceRecord,
+    InstanceRecords,
+    instance_from,
+    launch_request,
+    stamp_from,
+    token_tag,
+)
+from sublet.runtime.providers.aws.offers import Pools, SpotPrices, offers_from
 from sublet.runtime.providers.protocol import Billed, RentedNode, TellMarket
 
-__all__ = ["AwsProvider"]
+__all__ = ["AwsAccount", "AwsProvider"]
 
 POLL_S = 5.0  # between two looks at what we hold
 PRICES_S = 60.0  # between two looks at spot prices
@@ -47,40 +53,54 @@ Instances = list[Instance]  # inside the class, `list` is a verb
 _log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AwsAccount:
+    """The controller as EC2 and its agents see it, and the pace of its looks."""
+
+    server_id: str
+    authority: str = ""
+    moved: bool = False  # the state directory, by its owner's word
+    priced_on: str = ""  # day of the prices; "" = that of the list
+    poll_s: float = POLL_S
+    prices_s: float | None = PRICES_S
+    unix_s: Callable[[], float] | None = None
+
+
 class AwsProvider:
     """Cloud time is wall time here: a speed-up would be a wrong bill."""
 
-    def __init__(  # noqa: PLR0913 - each is a fact about this account
+    def __init__(
         self,
         *,
         state_dir: Path,
         clock: Clock,
         config: AwsConfig,
-        server_id: str,
         calls: Calls,
+        account: AwsAccount,
         offers: Sequence[Offer] | None = None,
-        unix_s: Callable[[], float] | None = None,
-        poll_s: float = POLL_S,
-        prices_s: float | None = PRICES_S,
-        moved: bool = False,
-        authority: str = "",
-        priced_on: str = "",
         files: Files = FILES,
     ) -> None:
         if clock.speedup != 1.0:
             raise InvalidValue("speedup", clock.speedup, "1 with real money")
-        named("server_id", server_id)
-        positive("poll_s", poll_s)
+        named("server_id", account.server_id)
+        positive("poll_s", account.poll_s)
         self._offers = {offer.id: offer for offer in offers or offers_from(config, load_catalogue())}
         self._spot = any(offer.market is Market.SPOT for offer in self._offers.values())
-        self._listed_unix = 0.0 if self._spot else _unix_of(priced_on or _newest_day())  # as old as the list
-        self._clock, self._config, self._calls, self._server = clock, config, calls, server_id
-        self._unix_s, self._poll_s, self._prices_s = unix_s or calls.server_time.unix, poll_s, prices_s
-        self._state_dir, self._moved, self._authority = state_dir, moved, authority
+        self._listed_unix = 0.0 if self._spot else _unix_of(account.priced_on or _newest_day())  # as old as the list
+        self._clock, self._config, self._calls, self._server = clock, config, calls, account.server_id
+        self._unix_s = account.unix_s or calls.server_time.unix
+        self._poll_s, self._prices_s = account.poll_s, account.prices_s
+        self._state_dir, self._moved, self._authority = state_dir, account.moved, account.authority
         records = InstanceRecords(state_dir.resolve() / "aws", files=files)
         self._home = home_of(state_dir)
         self._fleet = Fleet(
-            calls, records, clock, server=server_id, home=self._home, regions=config.regions, unix_s=self._unix_s
+            calls,
+            records,
+            clock,
+            server=account.server_id,
+            home=self._home,
+            regions=config.regions,
+            unix_s=self._unix_s,
         )
         self._pools = Pools(clock)
         self._prices = SpotPrices(calls, clock, tuple(self._offers.values()), unix_s=self._unix_s)

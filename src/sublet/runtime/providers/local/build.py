@@ -17,7 +17,7 @@ from sublet.market.spot import SpotTrace
 from sublet.market.traces import load_trace
 from sublet.runtime.clock import Clock
 from sublet.runtime.providers.local.market import Strike
-from sublet.runtime.providers.local.provider import LocalProvider
+from sublet.runtime.providers.local.provider import Box, LocalProvider
 from sublet.runtime.providers.setup import ProviderSetup, require_engine, wind_down_s
 from sublet.runtime.settings import PRICED_LIKE, Settings
 from sublet.runtime.store import Store
@@ -42,10 +42,7 @@ def build(settings: Settings, clock: Clock, store: Store) -> ProviderSetup:
         offers=offers,
         market=local_supply(settings, traces, offers),
         script=[strike_from_text(text) for text in settings.strikes],
-        notice_s=settings.notice_s,
-        boot_s=settings.boot_s,
-        seed=settings.seed,
-        lease_s=settings.lease_s,
+        box=Box(notice_s=settings.notice_s, boot_s=settings.boot_s, seed=settings.seed, lease_s=settings.lease_s),
     )
     most = settings.most_nodes or DEFAULT_NODES
     return ProviderSetup(

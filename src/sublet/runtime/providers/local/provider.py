@@ -12,7 +12,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -27,12 +27,11 @@ from sublet.runtime.agent.devices import found_devices, least_used
 from sublet.runtime.agent.nursery import PRELOAD
 from sublet.runtime.clock import Clock
 from sublet.runtime.providers.local.market import Due, Happening, Replay, Strike
-from sublet.runtime.providers.local.nodes import Forker, Nodes
+from sublet.runtime.providers.local.nodes import Forker, Nodes, Template, TemplateForker
 from sublet.runtime.providers.local.records import NodeRecord, Records
-from sublet.runtime.providers.local.template import Template, TemplateForker
 from sublet.runtime.providers.protocol import AtWork, RentedNode, TellMarket
 
-__all__ = ["LocalProvider"]
+__all__ = ["Box", "LocalProvider"]
 
 NOTICE_S = 120.0  # what AWS documents; best effort
 LOOK_S = 0.2  # wall: how often it is looked how far the jobs have come, where the script follows them
@@ -42,39 +41,49 @@ NODE_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,200}")  # the names of files
 _log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Box:
+    """Times and facts of the cloud on this machine."""
+
+    address: str = ""  # of the controller; "" = a socket in the state directory
+    notice_s: float = NOTICE_S
+    boot_s: float = 0.0
+    seed: int = 0
+    lease_s: float = FIRST_LEASE_S
+    preload: Sequence[str] = PRELOAD
+    gpus: Sequence[str] | None = None  # of this machine; None = they are looked for
+
+
+BOX = Box()
+
+
 class LocalProvider:
     """Rents processes. `market` and `script` are in cloud time, from 0 on, as the simulator's."""
 
-    def __init__(  # noqa: PLR0913 - each is a fact about this cloud
+    def __init__(
         self,
         *,
         state_dir: Path,
         clock: Clock,
         offers: Sequence[Offer],
-        address: str = "",
+        box: Box = BOX,
         market: Iterable[MarketChange] = (),
         script: Sequence[Strike] = (),
-        notice_s: float = NOTICE_S,
-        boot_s: float = 0.0,
-        seed: int = 0,
-        lease_s: float = FIRST_LEASE_S,
-        preload: Sequence[str] = PRELOAD,
         forker: Forker | None = None,
         files: Files = FILES,
-        gpus: Sequence[str] | None = None,
     ) -> None:
-        at_least("boot_s", boot_s, 0.0)
+        at_least("boot_s", box.boot_s, 0.0)
         home = state_dir.resolve()
         self._offers, self._state_dir = {offer.id: offer for offer in offers}, state_dir
-        self._clock, self._notice_s, self._boot_s, self._lease_s = clock, notice_s, boot_s, lease_s
-        self._address = address or f"unix:{home / 'agents.sock'}"
-        self._forker = forker or TemplateForker(Template(preload, home / "template.log"))
+        self._clock, self._notice_s, self._boot_s, self._lease_s = clock, box.notice_s, box.boot_s, box.lease_s
+        self._address = box.address or f"unix:{home / 'agents.sock'}"
+        self._forker = forker or TemplateForker(Template(box.preload, home / "template.log"))
         records = Records(home / "nodes", files=files, lives=self._forker.lives)
         self._nodes = Nodes(records, self._forker, self._on_death)
-        self._market = ReplayedMarket(self._offers, np.random.default_rng(seed))
+        self._market = ReplayedMarket(self._offers, np.random.default_rng(box.seed))
         self._stock = self._market.stock
-        self._replay = Replay(market, script, notice_s)
-        self._gpus = gpus  # of this machine; None = not looked at yet
+        self._replay = Replay(market, script, box.notice_s)
+        self._gpus = box.gpus
         self._one_by_one = asyncio.Lock()
         self._rents: dict[str, asyncio.Task[None]] = {}
         self._replaying: asyncio.Task[None] | None = None

@@ -23,7 +23,7 @@ from sublet.runtime.providers.ray.config import (
     kinds_from,
     read_config,
 )
-from sublet.runtime.providers.ray.provider import RayProvider
+from sublet.runtime.providers.ray.provider import RayProvider, RayTerms
 from sublet.runtime.providers.setup import ProviderSetup, require_engine, wind_down_s
 from sublet.runtime.settings import Settings
 from sublet.runtime.store import Store
@@ -50,11 +50,13 @@ def build(settings: Settings, clock: Clock, store: Store) -> ProviderSetup:
         clock=clock,
         cluster=cluster,
         kinds=kinds,
-        address=address,
-        namespace=facts["namespace"],
-        wind_down_s=wind_down_s(settings),
-        lease_s=settings.lease_s,
-        authority="" if authority is None else authority.certificate,
+        terms=RayTerms(
+            address=address,
+            namespace=facts["namespace"],
+            wind_down_s=wind_down_s(settings),
+            lease_s=settings.lease_s,
+            authority="" if authority is None else authority.certificate,
+        ),
     )
     return ProviderSetup(
         provider=provider,

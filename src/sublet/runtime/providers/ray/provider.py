@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +24,12 @@ from sublet.runtime.agent.nursery import PRELOAD
 from sublet.runtime.clock import Clock
 from sublet.runtime.providers.local.provider import FIRST_LEASE_S, NODE_ID
 from sublet.runtime.providers.protocol import MarketNews, RentedNode, TellMarket
-from sublet.runtime.providers.ray.actors import RayClaim, Stewards
-from sublet.runtime.providers.ray.cluster import Cluster
+from sublet.runtime.providers.ray.cluster import Cluster, RayClaim, Stewards, StewardWaits, Supply
 from sublet.runtime.providers.ray.config import NOTICE_S, NodeKind, RayNode, offer_from
 from sublet.runtime.providers.ray.steward import GONE
-from sublet.runtime.providers.ray.supply import StewardWaits, Supply
 from sublet.runtime.providers.written import WrittenClaims
 
-__all__ = ["RayProvider"]
+__all__ = ["RayProvider", "RayTerms"]
 
 LOOK_S = 1.0  # between two looks at the cluster
 IDLE_S = 60.0  # a steward that holds nothing and hears nothing for so long ends itself
@@ -43,34 +41,42 @@ Dial = Callable[[str, int], Coroutine[Any, Any, tuple[asyncio.StreamReader, asyn
 _log = logging.getLogger(__name__)
 
 
-class RayProvider:
-    """See the module. `address` is where the engine listens; `namespace` keeps controllers of one cluster apart."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RayTerms:
+    """The terms of all agents and stewards of one controller."""
 
-    def __init__(  # noqa: PLR0913 - each is a fact about this cluster
+    address: str  # of the engine
+    namespace: str  # keeps controllers of one cluster apart
+    authority: str = ""
+    lease_s: float = FIRST_LEASE_S
+    idle_s: float = IDLE_S
+    wind_down_s: float = 0.0
+    preload: Sequence[str] = PRELOAD
+
+
+class RayProvider:
+    """Rents nodes of one cluster of Ray."""
+
+    def __init__(
         self,
         *,
         state_dir: Path,
         clock: Clock,
         cluster: Cluster,
         kinds: Sequence[NodeKind],
-        address: str,
-        namespace: str,
-        wind_down_s: float = 0.0,
-        lease_s: float = FIRST_LEASE_S,
-        authority: str = "",
-        idle_s: float = IDLE_S,
-        preload: Sequence[str] = PRELOAD,
+        terms: RayTerms,
         files: Files = FILES,
         dial: Dial = asyncio.open_connection,
     ) -> None:
-        positive("idle_s", idle_s)
+        positive("idle_s", terms.idle_s)
         home = state_dir.resolve()
         self._clock, self._cluster, self._dial = clock, cluster, dial
         self._supply = Supply({f"ray:{kind.name}": kind for kind in kinds}, wall=clock.wall)
-        self._offers = {f"ray:{kind.name}": offer_from(kind, wind_down_s) for kind in kinds}
-        self._request = {"address": address, "lease_s": lease_s} | ({"authority": authority} if authority else {})
+        self._offers = {f"ray:{kind.name}": offer_from(kind, terms.wind_down_s) for kind in kinds}
+        self._request = {"address": terms.address, "lease_s": terms.lease_s}
+        self._request |= {"authority": terms.authority} if terms.authority else {}
         self._claims = WrittenClaims(home / "ray-nodes", RayClaim, files=files)
-        self._stewards = Stewards(cluster, namespace, preload, idle_s, wall=clock.wall)
+        self._stewards = Stewards(cluster, terms.namespace, terms.preload, terms.idle_s, wall=clock.wall)
         self._waits = StewardWaits(cluster, wall=clock.wall)
         self._held: dict[str, RayClaim] = {}
         self._gone: set[str] = set()  # tokens of nodes that existed and do no more

@@ -9,6 +9,14 @@ itself. The reservation is a placement group that the steward makes, so Ray give
 The warm process of a Ray node: as on one machine, but it and all agents end at once when the steward ends. When Ray's
 own processes on a machine die, Ray counts the machine as lost and may give it to others. Nothing of ours may train on
 there, so every process of ours is tied to the one that started it, up to the steward, which is Ray's.
+
+Every call to Ray is made within `calling_ray`:
+
+    it is dead, says Ray           StewardGone    an actor died, or can never be placed
+    one of ours, from an actor     itself         what a steward raised on purpose
+    not allowed                    NoAccess       a token of Ray's that is missing or wrong
+    everything else                NoAnswer       out of memory, a time-out, a lost object, a head that is away: it may
+                                                  have been done, or not, and asking again does no harm
 """
 
 from __future__ import annotations
@@ -23,22 +31,71 @@ import sys
 import tempfile
 import threading
 from collections import defaultdict
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from sublet.errors import RentFailed
+from sublet.errors import MissingExtra, NoAccess, NoAnswer, RentFailed, StewardGone, SubletError
 from sublet.machine.wall import WALL
 from sublet.runtime.agent import processes
 from sublet.runtime.agent.host import network_env
 from sublet.runtime.agent.template import serve
-from sublet.runtime.providers.local.nodes import Nodes
+from sublet.runtime.providers.local.nodes import Nodes, Template, TemplateForker
 from sublet.runtime.providers.local.records import NodeRecord, Records
-from sublet.runtime.providers.local.template import Template, TemplateForker
-from sublet.runtime.providers.ray.errors import calling_ray, free_resources, import_ray
+from sublet.wire.lines import plain_text
 
-__all__ = ["GONE", "Steward"]
+__all__ = ["GONE", "Steward", "calling_ray", "free_resources", "gcs_client", "import_ray"]
+
+
+def free_resources(ray: Any) -> Mapping[str, Mapping[str, float]]:
+    """Free resources of each node, by its id: the public call adds all nodes up."""
+    found: Mapping[str, Mapping[str, float]] = ray._private.state.available_resources_per_node()  # noqa: SLF001 - above
+    return found
+
+
+def gcs_client(ray: Any) -> Any:
+    """A client of Ray's head, as Ray Serve has one: nothing public tells which nodes are drained."""
+    return ray._raylet.GcsClient(address=ray.get_runtime_context().gcs_address)  # noqa: SLF001 - above
+
+
+def import_ray() -> Any:
+    """The library, which is an extra."""
+    try:
+        import ray
+    except ImportError:
+        raise MissingExtra("ray", "ray") from None
+    return ray
+
+
+@contextmanager
+def calling_ray(what: str) -> Iterator[None]:
+    """Errors of Ray within come out as errors of our own; `what` was asked of it."""
+    try:
+        yield
+    except Exception as error:
+        ours = _ours(what, error)
+        if ours is error:
+            raise
+        raise ours from error
+
+
+def _ours(what: str, error: Exception) -> SubletError:
+    kinds = import_ray().exceptions
+    why = plain_text(f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), '')}")
+    if isinstance(error, kinds.RayTaskError) and isinstance(error.cause, SubletError):
+        return error.cause  # Ray's own looks like one of ours, but is a page long
+    if isinstance(error, SubletError):
+        return error
+    if isinstance(error, (kinds.ActorDiedError, kinds.ActorUnschedulableError)):
+        return StewardGone(what, why)
+    if (denied := getattr(kinds, "AuthenticationError", None)) is not None and isinstance(error, denied):
+        return NoAccess(what, why, hint="give this process the token of the Ray cluster (RAY_AUTH_TOKEN)")
+    if isinstance(error, kinds.OutOfMemoryError):
+        why = f"Ray's memory monitor ended it, the machine is short of memory: {why}"
+    return NoAnswer(what, why)
+
 
 STEWARD = "SUBLET_STEWARD_PID"
 GONE = b"gone\n"  # the last word on a life line: the agent has ended

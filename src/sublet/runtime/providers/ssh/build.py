@@ -23,7 +23,7 @@ from sublet.runtime.providers.ssh.provider import SshProvider
 from sublet.runtime.settings import Settings
 from sublet.runtime.store import Store
 
-__all__ = ["build", "look_at"]
+__all__ = ["look_at"]
 
 LOOK_S = 60.0  # to reach a machine for the first time, and to send our code there
 
@@ -36,7 +36,9 @@ def build(settings: Settings, clock: Clock, store: Store) -> ProviderSetup:
     config = read_config(config_path(state_dir, settings.hosts))
     authority = Authority(state_dir / "identity", wall=clock.wall)
     port, there = config.agents_port, config.tunnel_port or config.agents_port
-    to_look = Way(server=server_id_from(store), python=config.python, preload=config.preload, back=None)
+    to_look = Way(
+        server=server_id_from(store), python=config.python, preload=config.preload, back=None, gone_s=config.gone_s
+    )
     provider = SshProvider(
         state_dir=state_dir,
         clock=clock,
@@ -47,7 +49,6 @@ def build(settings: Settings, clock: Clock, store: Store) -> ProviderSetup:
             "lease_s": config.lease_s,
             "authority": authority.certificate,
         },
-        gone_s=config.gone_s,
         most=settings.most_nodes,
         wind_down_s=wind_down_s(settings),
     )

@@ -41,6 +41,7 @@ class Way:
     python: str
     preload: tuple[str, ...]
     back: tuple[int, int] | None  # port on the machine's loopback -> port here; None = they reach us by themselves
+    gone_s: float = 120.0  # a machine that cannot be reached for so long counts as lost
 
 
 def import_asyncssh() -> Any:

@@ -48,7 +48,7 @@ class _HostClaim:
 class SshProvider:
     """`hosts` are as they were found; `request` is what every agent is told; at most `most` of an offer are held."""
 
-    def __init__(  # noqa: PLR0913 - each is a fact about these machines
+    def __init__(
         self,
         *,
         state_dir: Path,
@@ -56,12 +56,11 @@ class SshProvider:
         hosts: Sequence[Host],
         way: Way,
         request: Mapping[str, Any],
-        gone_s: float,
         most: int | None = None,
         wind_down_s: float = 0.0,
         files: Files = FILES,
     ) -> None:
-        self._clock, self._request, self._gone_s, self._most = clock, dict(request), gone_s, most
+        self._clock, self._request, self._gone_s, self._most = clock, dict(request), way.gone_s, most
         self._offers = offers_from(hosts, wind_down_s)
         self._claims = WrittenClaims(state_dir.resolve() / "ssh-nodes", _HostClaim, files=files)
         self._lines = {host.name: self._line(host, way) for host in hosts}

@@ -31,11 +31,10 @@ from sublet.errors import RentFailed
 from sublet.runtime.agent import processes
 from sublet.runtime.agent.devices import found_devices
 from sublet.runtime.file_sync.contained import ContainerEngine
-from sublet.runtime.providers.local.nodes import Nodes
+from sublet.runtime.providers.local.nodes import Nodes, Template, TemplateForker
 from sublet.runtime.providers.local.records import NodeRecord, Records
-from sublet.runtime.providers.local.template import Template, TemplateForker
 
-__all__ = ["HostSteward", "look_at_machine", "main"]
+__all__ = ["look_at_machine"]
 
 LONGEST = 1 << 20  # of one question
 SMI = ("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")

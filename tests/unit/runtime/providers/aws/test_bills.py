@@ -6,8 +6,7 @@ import pytest
 
 from sublet.runtime.clock import Clock
 from sublet.runtime.providers.aws.fleet import Fleet
-from sublet.runtime.providers.aws.instances import Instance
-from sublet.runtime.providers.aws.records import InstanceRecord, InstanceRecords
+from sublet.runtime.providers.aws.instances import Instance, InstanceRecord, InstanceRecords
 from sublet_lab.walls import WallOf
 
 BEGAN_UNIX = 1_900_000_000.0

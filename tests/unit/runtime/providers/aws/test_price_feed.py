@@ -13,7 +13,7 @@ from sublet.domain.offer import Market, Offer
 from sublet.errors import SubletError
 from sublet.runtime.clock import Clock
 from sublet.runtime.providers.aws.calls import Calls
-from sublet.runtime.providers.aws.market import STALE_S, SpotPrices
+from sublet.runtime.providers.aws.offers import STALE_S, SpotPrices
 from sublet_lab.walls import WallOf
 
 LIST_USD = 0.3
@@ -111,4 +111,4 @@ def test_a_feed_that_says_nothing_is_believed_for_a_quarter_of_an_hour():
 
 def test_a_feed_that_never_spoke_is_trusted_no_longer_than_that():
     silent = int(STALE_S / 60.0)
-    assert "nobody has confirmed it" in by_minute([None] * (silent + 3))[-1][1]
+    assert "it was not confirmed" in by_minute([None] * (silent + 3))[-1][1]

@@ -20,11 +20,10 @@ from sublet.errors import InvalidValue, NoAccess, NoAnswer, RentFailed, TooManyC
 from sublet.kernel.kernel import Kernel
 from sublet.market.catalogue import load_catalogue
 from sublet.runtime.clock import Clock
-from sublet.runtime.home import home_of
+from sublet.runtime.private import home_of
 from sublet.runtime.providers.aws.calls import Calls, client_maker, meaning
-from sublet.runtime.providers.aws.market import SpotPrices
-from sublet.runtime.providers.aws.offers import offers_from
-from sublet.runtime.providers.aws.records import client_token
+from sublet.runtime.providers.aws.instances import client_token
+from sublet.runtime.providers.aws.offers import SpotPrices, offers_from
 from sublet.testing.rigs import Ears
 from sublet_lab.walls import WallOf
 from tests.rigs.moto_cloud import REGION, AwsRig, a_config, account, instances, moto, tag

@@ -13,7 +13,7 @@ from sublet.domain.offer import Market, Offer
 from sublet.domain.plan import Plan
 from sublet.runtime.clock import Clock
 from sublet.runtime.providers.aws.calls import Calls
-from sublet.runtime.providers.aws.market import SpotPrices
+from sublet.runtime.providers.aws.offers import SpotPrices
 from sublet.testing.driver import Driver
 from sublet_lab.walls import WallOf
 

@@ -9,9 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from sublet.runtime.agent.agent import AgentFacts, folder_of
-from sublet.runtime.providers.local.lives import Life
 from sublet.runtime.providers.local.nodes import Nodes
-from sublet.runtime.providers.local.records import NodeRecord, Records
+from sublet.runtime.providers.local.records import Life, NodeRecord, Records
 
 
 class Machine:

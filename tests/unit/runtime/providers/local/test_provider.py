@@ -17,9 +17,8 @@ from sublet.errors import InvalidValue, RentFailed
 from sublet.runtime.agent import processes
 from sublet.runtime.clock import Clock
 from sublet.runtime.providers.local import nodes
-from sublet.runtime.providers.local.lives import new_life
 from sublet.runtime.providers.local.market import Strike
-from sublet.runtime.providers.local.records import NodeRecord, Records
+from sublet.runtime.providers.local.records import NodeRecord, Records, new_life
 from sublet.testing.rigs import Ears, LocalRig, until
 from sublet.testing.values import an_offer
 from sublet_lab.walls import WallOf

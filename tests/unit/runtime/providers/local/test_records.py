@@ -7,8 +7,7 @@ import os
 import pytest
 
 from sublet.runtime.agent import processes
-from sublet.runtime.providers.local.lives import Life
-from sublet.runtime.providers.local.records import NodeRecord, Records
+from sublet.runtime.providers.local.records import Life, NodeRecord, Records
 
 FACTS = {"node_id": "n1", "offer_id": "o", "token": "t", "began_s": 0.0, "pid": 7, "start": 9}
 A_NODE = NodeRecord(**FACTS, boot="now")

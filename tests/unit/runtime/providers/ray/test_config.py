@@ -10,7 +10,7 @@ from sublet.domain.offer import Market
 from sublet.errors import BadInput, InvalidValue, MissingExtra
 from sublet.runtime.controller_api.assemble import controller_from
 from sublet.runtime.engines.ray import RayEngine
-from sublet.runtime.providers.ray.actors import RayClaim
+from sublet.runtime.providers.ray.cluster import RayClaim
 from sublet.runtime.providers.ray.config import (
     NodeKind,
     RayConfig,

@@ -15,8 +15,7 @@ import pytest
 from sublet import errors
 from sublet.errors import NoAnswer, RentFailed, SubletError
 from sublet.runtime.providers.ray import cluster as ray_cluster
-from sublet.runtime.providers.ray.actors import RayClaim, Stewards
-from sublet.runtime.providers.ray.cluster import Cluster
+from sublet.runtime.providers.ray.cluster import Cluster, RayClaim, Stewards
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'sublet[ray]'")
 from ray import exceptions as raised  # noqa: E402 - after the check

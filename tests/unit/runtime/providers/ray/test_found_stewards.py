@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from sublet.errors import NoAnswer, StewardGone
-from sublet.runtime.providers.ray.actors import RayClaim, Stewards
+from sublet.runtime.providers.ray.cluster import RayClaim, Stewards
 
 HELD = {"node_id": "n1", "offer_id": "o", "token": "t", "began_s": 0.0, "pid": 7}
 ASKED_FOR = RayClaim(node_id="n2", offer_id="o", token="u", ray_node="r", began_s=0.0)  # noqa: S106

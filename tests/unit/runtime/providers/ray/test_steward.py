@@ -23,7 +23,7 @@ print(json.dumps(_environment("127.0.0.1")))
 STEWARD = """
 import asyncio, json, os, sys
 from pathlib import Path
-from sublet.runtime.providers.local.template import TemplateForker
+from sublet.runtime.providers.local.nodes import TemplateForker
 from sublet.runtime.providers.local.nodes import Nodes
 from sublet.runtime.providers.local.records import NodeRecord, Records
 from sublet.runtime.providers.ray.steward import TiedTemplate
