@@ -46,4 +46,4 @@ def test_nothing_is_beyond_no_purse_or_costs_without_nodes():
 @pytest.mark.parametrize(("purse", "told"), [("6", True), ("100", False)])
 def test_the_command_says_so_where_it_is_anything(capsys, purse, told):
     verb._print(budget_view(a_controllers_kernel(Money.from_usd(purse)), 5000.0, LEASE_S))
-    assert ("may cost up to USD 1.04 beyond the purse" in capsys.readouterr().out) is told
+    assert ("may cost up to USD 1.04 beyond the budget" in capsys.readouterr().out) is told
