@@ -27,7 +27,6 @@ TO_BE_MENDED = {  # what is found and is not right: this list gets shorter, neve
     "sublet.train.grid.in_stages",
     "sublet.train.sessions.copies",
     "sublet.train.sessions.steps",
-    "sublet_lab.studies.boa.restarts",
     "sublet_lab.studies.cluster",
     "sublet_lab.world.controllers",
     "sublet_lab.world.life",
