@@ -13,6 +13,7 @@ from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 from sublet import plugins
 from sublet.domain.plan import Policy
 from sublet.errors import InvalidValue
+from sublet.policies.price.policy import in_a_hurry
 
 __all__ = ["policy_named"]
 
@@ -20,8 +21,8 @@ NAMED: dict[str, bool | None] = {"true": True, "false": False, "none": None}
 FORM = "NAME, or NAME(OPTION=VALUE, ...)"
 
 
-def policy_named(text: str) -> Policy:
-    """The policy; UnknownName and InvalidValue say what is wrong with the text.
+def policy_named(text: str, *, hurry: bool = False) -> Policy:
+    """The policy, in a hurry or not; UnknownName and InvalidValue say what is wrong with the text.
 
     >>> policy_named("mip(objective=total, may_pause=false)").objective
     'total'
@@ -32,7 +33,8 @@ def policy_named(text: str) -> Policy:
         raise InvalidValue("policy", text, FORM)
     words = rest.rstrip()[:-1] if opened else ""
     options = dict(_option(kind, text, word) for word in words.split(",") if word.strip())
-    return cast(Policy, kind(**options))
+    policy = cast(Policy, kind(**options))
+    return in_a_hurry(policy) if hurry else policy
 
 
 def _option(kind: type, text: str, word: str) -> tuple[str, Any]:
@@ -55,7 +57,7 @@ def _alternatives(hint: Any) -> tuple[Any, ...]:
 
 
 def _words(hint: Any) -> str:
-    """What may be said, in words; "" for what no text can say."""
+    """The values that may be said, in words; "" for a type that no text can say."""
     kinds = {float: "a number", int: "a whole number", bool: "true or false", type(None): "none"}
     found = []
     for each in _alternatives(hint):

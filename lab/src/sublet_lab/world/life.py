@@ -9,11 +9,14 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
+from sublet.domain.plan import Plan, Snapshot
 from sublet_lab.world import faults
 from sublet_lab.world.cloud import Cloud, Node
 from sublet_lab.world.controllers import Complaints, Controllers
+from sublet_lab.world.dear import beyond_what_is_left
 from sublet_lab.world.disk import Disk
 from sublet_lab.world.endings import count_ends
 from sublet_lab.world.heap import Livelock, World
@@ -94,7 +97,7 @@ class Life:
         controllers = Controllers(story, world, network, disk, self.cloud, folder)
         controllers.storage, controllers.carried = self.site.storage, truth.carried
         disk.on_crash = controllers.fence.on_crash = controllers.crash_of
-        controllers.policy.dear = lambda what: truth.complaints.append(("U", what))
+        controllers.policy.planned = partial(_note_what_is_dear, truth)
         users = Users(story, world, controllers)
         for plan in story.jobs:
             truth.jobs[f"{plan.name}-1"] = JobTruth(
@@ -220,3 +223,8 @@ def _complaints() -> Iterator[Complaints]:
         ours.propagate = before[0]
         ours.setLevel(before[1])
         theirs.setLevel(before[2])
+
+
+def _note_what_is_dear(truth: Truth, plan: Plan, snapshot: Snapshot) -> None:
+    if wrong := beyond_what_is_left(plan, snapshot):
+        truth.complaints.append(("U", wrong))

@@ -24,7 +24,6 @@ from sublet.runtime.store import Store
 from sublet.wire.files import Saved
 from sublet.wire.messages import ToAgent, ToController
 from sublet_lab.world.cloud import Cloud, Struck, nobody
-from sublet_lab.world.dear import beyond_what_is_left
 from sublet_lab.world.disk import Disk
 from sublet_lab.world.machine import MemoryFiles
 from sublet_lab.world.story import Story
@@ -96,7 +95,7 @@ class MoodyPolicy:
         self._struck: Callable[[], None] = lambda: None
         self.failed: Struck = nobody  # told of every thought that failed
         self.hung: Struck = nobody  # ... or was silent
-        self.dear: Callable[[str], None] = lambda _: None  # told of a job that is to cost more than is left
+        self.planned: Callable[[Plan, Snapshot], None] = lambda *_: None
 
     def talk_nonsense(self, answers: Sequence[Nonsense], struck: Callable[[], None]) -> None:
         """The next answers are these, made of what the real one says; `struck` is told of each."""
@@ -109,8 +108,7 @@ class MoodyPolicy:
             self.failed()
             raise ZeroDivisionError("a bug of a policy's own")
         plan = self._real.decide(snapshot)
-        if wrong := beyond_what_is_left(plan, snapshot):
-            self.dear(wrong)
+        self.planned(plan, snapshot)
         if not self._nonsense:
             return plan
         self._struck()

@@ -15,7 +15,6 @@ from sublet.domain.money import Money, Price
 from sublet.domain.plan import Policy
 from sublet.errors import BadInput
 from sublet.policies.named import policy_named
-from sublet.policies.price.policy import in_a_hurry
 from sublet.runtime.archive import refuse_lost_log
 from sublet.runtime.controller.core import Controller
 from sublet.runtime.controller.host import PACES, HostServices, Options
@@ -93,8 +92,7 @@ def _refuse_an_unwritable(state_dir: Path) -> None:
 
 def policy_from(settings: Settings) -> Policy:
     """The policy of this name, with its options; in a hurry or not."""
-    policy = policy_named(settings.policy)
-    return in_a_hurry(policy) if settings.hurry else policy
+    return policy_named(settings.policy, hurry=settings.hurry)
 
 
 def budget_from(settings: Settings) -> Budget:

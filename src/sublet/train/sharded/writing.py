@@ -125,7 +125,7 @@ class Together:
             _of_rank_0(None)
 
     def close(self) -> None:
-        """What not all have written is given up."""
+        """A checkpoint that is not written by all is given up."""
         self._thread.shutdown(wait=True)
         if self._joint is not None:
             with contextlib.suppress(SubletError, OSError):
