@@ -8,8 +8,6 @@ from importlib.util import find_spec
 
 from sublet.errors import MissingExtra, UnknownName
 
-__all__ = ["SERVER", "load", "load_from_lab", "names", "refuse_without"]
-
 SERVER = ("fastapi", "prometheus_client", "pydantic", "uvicorn", "yaml")  # modules of the extra `server`
 
 

@@ -30,8 +30,6 @@ from sublet.runtime.store import Store
 from sublet.wire import messages as wire
 from sublet.wire.messages import Profile
 
-__all__ = ["MemoryCloud", "Node", "Training", "Worker", "api_over", "gain", "meet", "one_gpu_offer", "saved"]
-
 MOST_A_SECOND = 5.0  # reports of a job
 
 

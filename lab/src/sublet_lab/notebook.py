@@ -7,8 +7,6 @@ from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["Notebook", "noted"]
-
 Noted = dict[str, dict[str, list[tuple[int, float]]]]
 
 

@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import Protocol, TypeVar
 
-__all__ = ["Course", "live_seeds"]
-
 WORD_EVERY = 100  # seeds
 AT_ONCE = 10  # that a process is given
 

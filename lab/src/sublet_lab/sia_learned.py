@@ -28,8 +28,6 @@ from sublet.perf.phased import Phased
 from sublet.perf.steptime import PolluxStep
 from sublet.solve.arrays import Floats
 
-__all__ = ["Learned", "step_from_rows"]
-
 Rows = frozenset[tuple[Spread, int]]  # where it ran, and with which local batch
 NETWORK_PRIOR = 1.1  # an unseen network is this much slower than the inside of a node
 

@@ -15,8 +15,6 @@ import torch
 
 from sublet.train.link.following import Broken
 
-__all__ = ["Threads", "ThreadsMesh"]
-
 STUCK_S = 60.0
 
 

@@ -18,8 +18,6 @@ from typing import Self
 from sublet.machine.wall import WALL, Wall
 from sublet.train.checkpoint.disk import Disk, Draft, Facts, Hold
 
-__all__ = ["PowerCut", "TornDisk"]
-
 
 class PowerCut(BaseException):
     """This process is no more. It is no Exception, so that no handler goes on."""

@@ -34,8 +34,6 @@ from sublet.wire.messages import (
     ToWorker,
 )
 
-__all__ = ["Forked", "World"]
-
 LATEST_S = 120.0  # any single wait in a scenario
 
 

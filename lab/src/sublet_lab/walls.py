@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-__all__ = ["WallOf"]
-
 
 class WallOf:
     """A wall whose time is that of `monotonic`; people's clock shows `unix_s` until it is changed."""

@@ -22,15 +22,6 @@ from sublet.advise.speed import Machine
 from sublet.domain.offer import Market, Offer
 from sublet.solve.arrays import Floats
 
-__all__ = [
-    "BETWEEN_ZONES_USD_PER_GB",
-    "UNKNOWN_GBIT_PER_S",
-    "Row",
-    "between_zones_usd_per_gb",
-    "gbit_per_s",
-    "rows_from_offers",
-]
-
 SPOT_KEEPERS: tuple[Keeper, ...] = ("storage", "peers", "anchors")
 STEADY = (1, 2, 4, "half")  # nodes on demand in a mixture
 MOST_ZONES = 3

@@ -32,19 +32,6 @@ from sublet.perf.preemption import Recovery, hit_cost_s, missing_nodes, speed_ke
 from sublet.perf.preemption.tiers import Ladder, Tier, best_tiering, copy_s
 from sublet.solve.arrays import Bools, Floats
 
-__all__ = [
-    "ANCHORS",
-    "KEEPERS",
-    "TIERS_OF",
-    "Anchor",
-    "Checkpoints",
-    "Fleets",
-    "Keeper",
-    "Outages",
-    "anchors_for",
-    "outages",
-]
-
 # R rows (an offer and a way to keep), N numbers of nodes
 Keeper = Literal["nothing", "storage", "peers", "anchors", "nodes"]
 KEEPERS: Mapping[Keeper, str] = MappingProxyType(

@@ -22,8 +22,6 @@ from sublet.domain.offer import Gpu
 from sublet.errors import MissingData
 from sublet.perf.measured import MODELS
 
-__all__ = ["ERROR_AS_OTHERS", "ERROR_BY_FACTS", "KindError", "error_note", "left_out", "without_kind"]
-
 # Medians over 45 pairs of a model and a kind (Sia, Gavel), measured anew by the tests and by `sublet study deepvm`.
 ERROR_AS_OTHERS = 0.23  # other models ran on the kind
 ERROR_BY_FACTS = 0.29  # none did

@@ -19,8 +19,6 @@ from sublet.domain.units import GB, SECONDS_PER_H
 from sublet.errors import InvalidValue
 from sublet.solve.arrays import Floats
 
-__all__ = ["Ask", "ClusterChoice", "Weighed"]
-
 # R rows: kinds of cluster; N numbers of nodes; C = R x N clusters
 
 UNLUCKY = 1.645  # standard deviations: one run in twenty is worse

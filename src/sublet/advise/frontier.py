@@ -22,8 +22,6 @@ import numpy as np
 from sublet.errors import Infeasible, InvalidValue
 from sublet.solve.arrays import Bools, Floats, Ints
 
-__all__ = ["Clusters", "Goal", "Limits", "Step", "binding", "frontier", "pick", "steps_up"]
-
 # C clusters
 Goal = Literal["fastest", "cheapest"]
 

@@ -14,8 +14,6 @@ from sublet.market.hazard import trace_hazard
 from sublet.market.spot import SpotTrace
 from sublet.market.traces import TRACES, load_trace
 
-__all__ = ["Reclaims", "known_trace", "reclaims_of"]
-
 LONGEST = ("bamboo-p3", "bamboo-gcp", "skynomad-h100", "spothedge-gcp1")  # one trace for each cloud and kind
 BUNDLED = ("bamboo-p3", "bamboo-gcp")  # held for hours and lost: what stands for clouds and kinds without a trace
 

@@ -22,8 +22,6 @@ from sublet.errors import MissingData
 from sublet.market.spot import SpotTrace
 from sublet.solve.arrays import Bools, Floats, Ints
 
-__all__ = ["Capacity", "Losses", "losses", "neighbours", "zones_in"]
-
 # S numbers of spot nodes from 0 up, F falls of a trace, T changes of it
 
 SEVERAL_ZONES = ("skypilot-v100-2023-08", "skynomad-h100")  # with several zones in one region: AWS, Google

@@ -15,8 +15,6 @@ from sublet.perf.measured import MODELS
 from sublet.perf.tables import read_profile
 from sublet.solve.arrays import Floats
 
-__all__ = ["gavel_shelf", "known_shelf", "shelf_name", "sia_shelf"]
-
 # R rows of (nodes, GPUs, local batch)
 
 

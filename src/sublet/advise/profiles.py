@@ -27,21 +27,6 @@ from sublet.perf.restart import h200_restart, published_restart_s
 from sublet.perf.tables import read_profile
 from sublet.solve.arrays import Floats
 
-__all__ = [
-    "ALIKE",
-    "FITTED",
-    "MEASURED_ON_GBIT",
-    "Curve",
-    "Profile",
-    "curve_step_s",
-    "fitted_curve",
-    "known_models",
-    "known_profile",
-    "overlapped_s",
-    "profile_from_csv",
-    "profile_from_stored",
-]
-
 FITTED = 0.08  # standard deviation of the logarithm: closed forms against the step times they were fitted to
 ALIKE = {  # the same chip with more memory, or behind another host: steps take as long
     "A100-80GB": "A100",

@@ -25,8 +25,6 @@ from sublet.errors import MissingData
 from sublet.perf.measured import MODELS
 from sublet.solve.arrays import Floats
 
-__all__ = ["Machine", "Pace", "Speeds", "pace_on", "speeds", "transfer_for"]
-
 # M machines, N numbers of nodes, K kinds on which the model was measured, R rows of (nodes, GPUs, local batch)
 
 WIDER = 0.25  # standard deviation of the logarithm beyond the widest measurement, or over a slower network

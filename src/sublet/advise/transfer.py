@@ -27,8 +27,6 @@ from sublet.domain.offer import Gpu
 from sublet.errors import InvalidValue
 from sublet.solve.arrays import Floats, Ints
 
-__all__ = ["PREDICTED_SPREAD", "Measured", "Transfer", "middle_s", "ratio_from_facts"]
-
 # K kinds on which the model ran, R rows of (nodes, GPUs, local batch)
 
 BATCHES = 3  # small, middle and large

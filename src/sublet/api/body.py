@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict
 
-__all__ = ["Body"]
-
 
 class Body(BaseModel):
     """A field that is not known is an error, no number is a text or a truth value, and none is infinite."""

@@ -16,8 +16,6 @@ from sublet.machine.rng import RNG, Rng
 from sublet.machine.wall import WALL, Wall
 from sublet.runtime.controller_api.tokens import Scope
 
-__all__ = ["COOKIE_S", "LINK_S", "Caller", "Callers", "cookie_name", "needed", "while_it_holds"]
-
 LINK_S = 60.0  # wall: how long a link opens the page
 COOKIE_S = 12 * 3600  # wall: a working day
 MOST_LINKS, MOST_COOKIES = 100, 1000

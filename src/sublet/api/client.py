@@ -18,8 +18,6 @@ from sublet.machine.rng import RNG
 from sublet.runtime.controller_host.record import HostRecord, on_host
 from sublet.runtime.settings import LOOPBACK, default_state_dir
 
-__all__ = ["Client", "Meter", "connect", "process_is_stopped", "segment"]
-
 FAR_S = 30.0  # through ssh, from anywhere
 TIMEOUT_S = 10.0  # a controller answers in milliseconds, on a busy machine in a second or two
 FIRST_ERROR = 400

@@ -27,8 +27,6 @@ from sublet.runtime.controller_api.remaining import ForecastView
 from sublet.runtime.controller_api.tokens import Scope, TokenView
 from sublet.runtime.controller_api.trials import TrialView
 
-__all__ = ["ANSWERS", "OTHERWISE", "describe_answers", "schema_of"]
-
 Answer = Any  # a view, or fields by name
 JOB, BUDGET, PURSES = views.JobView, views.BudgetView, {"purses": list[PurseRow]}
 ANSWERS: Mapping[tuple[str, str], tuple[str, Answer]] = {

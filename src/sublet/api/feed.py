@@ -24,8 +24,6 @@ from sublet.runtime.controller_api.protocol import Api
 from sublet.runtime.controller_api.remaining import forecast_of
 from sublet.runtime.controller_api.views import EventView
 
-__all__ = ["Feed"]
-
 log = logging.getLogger("sublet.api")
 PERIOD_S = 0.5  # wall, between two looks at everything
 GLANCES = 5  # in a period, at what has happened alone

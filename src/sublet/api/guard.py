@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Send
     from starlette.types import Scope as AsgiScope
 
-__all__ = ["CALLER", "HOLDS", "OPEN", "SCHEMA_VERSION", "Guard", "refuse"]
-
 SCHEMA_VERSION = 1
 OPEN = ("/healthz", "/readyz")  # say yes or no, and why not, and nothing of anybody's jobs
 PAGE = ("/", "/enter")  # the page without what it shows, and the way in

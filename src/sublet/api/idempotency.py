@@ -17,8 +17,6 @@ from sublet.api.guard import CALLER, refuse
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["Idempotency"]
-
 MOST_KEYS = 1000
 LONGEST_KEY = 200
 SERVER_ERROR = 500

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["LONGEST_BODY", "MOST_ASKED", "MOST_BYTES"]
-
 LONGEST_BODY = 1 << 20  # bytes: a job is a page
 MOST_ASKED = 8000  # names of parts in one question
 MOST_BYTES = 700_000  # of parts in one request, before they are written as text

@@ -15,8 +15,6 @@ from sublet.runtime.controller_api.views import JobLog, LogPart
 from sublet.runtime.jobs.spec import HIDDEN
 from sublet.runtime.secret_files import UNSEEN, what_to_hide
 
-__all__ = ["Mask", "lines_with", "log_stream"]
-
 CHUNK = 1 << 16
 POLL_S = 0.1
 MOST_CHUNKS = 16  # read at once, of all workers together

@@ -17,8 +17,6 @@ from sublet.runtime.controller_host.record import refuse_if_away
 from sublet.runtime.logfile import log_to_stderr
 from sublet.runtime.settings import Settings, settings_from_json
 
-__all__ = ["Runnable", "main", "run_controller"]
-
 
 class Runnable(Api, Protocol):
     """An API with a controller behind it that can be run."""

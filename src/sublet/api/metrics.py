@@ -26,8 +26,6 @@ from sublet.runtime.controller_api.views import (
     Quantiles,
 )
 
-__all__ = ["exposition"]
-
 MOST_ENDED = 100  # jobs that have ended and are still told of
 
 

@@ -18,8 +18,6 @@ from sublet.runtime.controller_api.protocol import Api
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-__all__ = ["Quick"]
-
 JOB = re.compile(r"/v1/jobs/([\w.-]+)", re.ASCII)
 AFTER = re.compile(rb"after=(\d{1,15})")
 

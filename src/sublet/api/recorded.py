@@ -21,8 +21,6 @@ from sublet.runtime.controller_api.tokens import Tokens
 from sublet.runtime.controller_api.views import BudgetView, EventView, HealthView, JobView, NodeView
 from sublet.runtime.store import Store
 
-__all__ = ["RecordedApi", "serve_recorded"]
-
 
 class RecordedApi:
     """The part of `Api` that a read-only page asks for; its history is in `store`, its prices in `kernel`."""

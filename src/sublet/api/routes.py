@@ -49,8 +49,6 @@ from sublet.runtime.jobs.spec import spec_from_json
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-__all__ = ["OTHERWISE", "add_parts", "add_tokens", "advice_for", "application", "guarded", "routes_to"]
-
 STATUS: tuple[tuple[type[SubletError], int], ...] = (
     (NoSuchJob, 404),
     (NotNow, 409),

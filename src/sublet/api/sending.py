@@ -18,8 +18,6 @@ from sublet.runtime.file_sync.content import Content, digest_of, entries_from, n
 from sublet.runtime.file_sync.packing import file_notes, local_among, pack, packed_names, tracker_notes, travelling
 from sublet.runtime.jobs.spec import JobSpec
 
-__all__ = ["check_files", "send_files"]
-
 NOT_SENT = digest_of(b"")
 
 

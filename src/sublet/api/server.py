@@ -20,8 +20,6 @@ from sublet.errors import BadInput, InvalidValue
 from sublet.runtime.controller_api.protocol import Api
 from sublet.runtime.settings import LOOPBACK
 
-__all__ = ["bind", "serve"]
-
 CUT_OFF_S = 2  # for streams that would go on for ever
 
 
@@ -107,8 +105,6 @@ if TYPE_CHECKING:
     Http: Any = object
 else:
     Http = AutoHTTPProtocol
-
-__all__ = ["MOST_CONNECTIONS", "bounded_connections"]
 
 MOST_CONNECTIONS = 128  # at once; far more than people and dashboards have
 HEAD_S = 10.0  # for the head of a first request

@@ -17,8 +17,6 @@ from sublet.errors import BadInput, NoController
 from sublet.machine.rng import RNG
 from sublet.runtime.private import OWNER_ONLY, private_file, private_folder
 
-__all__ = ["Address", "StateDir", "digest", "read_only"]
-
 TOKEN_BYTES = 32
 
 

@@ -54,8 +54,6 @@ from sublet.cli.verbs.what_if import what_if
 from sublet.cli.verbs.workloads import workloads
 from sublet.errors import SubletError
 
-__all__ = ["assembled", "main", "run"]
-
 INTERRUPTED = 130
 PROGRAM = "sublet"
 

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sublet.api.client import Client
 
-__all__ = ["ControllerStatus", "fetch_status", "status_reader"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerStatus:

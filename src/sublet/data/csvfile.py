@@ -25,9 +25,6 @@ import numpy.typing as npt
 
 from sublet.errors import BadInput, MissingData
 
-__all__ = ["Bounds", "TextTable", "read_columns"]
-
-
 MAX_BYTES = 1 << 29  # 512 MiB of text is millions of rows; more is a mistake or a decompression bomb
 GZIP_MAGIC = b"\x1f\x8b"  # the first bytes decide, not the name: files get renamed
 COMMA, NUL = ",", "\0"  # between the fields of a line; NUL where a field may hold a comma, for no text has a NUL in it

@@ -14,8 +14,6 @@ import sublet
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.settings import Settings
 
-__all__ = ["SPEEDUP", "demo_jobs", "demo_settings", "examples"]
-
 SPEEDUP = 60.0
 MARKET, START_S, SHARE = "bamboo-p3", 1_800.0, 0.15
 STRIKES = ("20%:notice:1", "35%:restore:1", "60%:kill:1")

@@ -8,20 +8,6 @@ from sublet.domain.shape import Placement, Shape
 from sublet.domain.timers import Timer
 from sublet.errors import InvalidValue, PlanRefused
 
-__all__ = [
-    "Action",
-    "MakePlan",
-    "PrepareJob",
-    "RefusePlan",
-    "ReleaseNode",
-    "RentNode",
-    "ResizeJob",
-    "SetTimer",
-    "StartJob",
-    "StopJob",
-    "TellUser",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class MakePlan:

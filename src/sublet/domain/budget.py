@@ -11,20 +11,6 @@ from sublet.domain.money import Money, Price
 from sublet.domain.quantity import at_least, named, whole
 from sublet.errors import InvalidValue
 
-__all__ = [
-    "ORG",
-    "SET_BY_USERS",
-    "UNLIMITED",
-    "Budget",
-    "Holder",
-    "Level",
-    "Limit",
-    "Period",
-    "amount_text",
-    "calendar_text",
-    "named_owner",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:

@@ -12,8 +12,6 @@ from typing import NamedTuple
 from sublet.domain.job import Job
 from sublet.domain.quantity import at_least, positive
 
-__all__ = ["Arrivals", "Demand", "Ended", "Needed", "group_of", "kind_of"]
-
 
 def kind_of(job: Job) -> Hashable:
     """Jobs of one kind differ in size, time and request only: equally good choices for one are so for the others."""

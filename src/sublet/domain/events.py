@@ -18,38 +18,6 @@ from sublet.domain.quantity import finite, whole, within
 from sublet.domain.timers import Timer
 from sublet.errors import InvalidValue
 
-__all__ = [
-    "AvailabilityChanged",
-    "BudgetChanged",
-    "Event",
-    "JobCancelled",
-    "JobChanged",
-    "JobFailed",
-    "JobFinished",
-    "JobResized",
-    "JobStarted",
-    "JobStopped",
-    "JobSubmitted",
-    "NodeLost",
-    "NodeNews",
-    "NodeNoticed",
-    "NodeReady",
-    "NodeReleased",
-    "NodeSilent",
-    "NodeSlow",
-    "NodeThreatened",
-    "NodesFound",
-    "OffersChanged",
-    "PlanMade",
-    "PriceChanged",
-    "PriceDoubted",
-    "PriceHeardLate",
-    "ProgressReported",
-    "PurseSet",
-    "RentRefused",
-    "TimerFired",
-]
-
 LATEST_UNIX_S = 2e11  # some thousand years on: calendars end somewhere
 
 

@@ -11,8 +11,6 @@ from sublet.domain.quantity import at_least, named, positive, whole
 from sublet.domain.shape import Shape, Spread
 from sublet.errors import InvalidValue
 
-__all__ = ["Change", "Doubted", "Job", "Pauses", "Shaped", "Speed", "Standstill"]
-
 
 class Speed(Protocol):
     """How fast a job goes on GPUs of kind `gpu`, `spread` over nodes: (4, 4, 2) is ten GPUs on three nodes.
@@ -36,14 +34,6 @@ class Speed(Protocol):
 
     def work(self, gpu: str, spread: Spread, done: float, seconds: float) -> float:
         """Progress reached after `seconds` from `done`; the inverse of `seconds`."""
-        ...
-
-
-class Shaped(Protocol):
-    """A speed that knows grids or batches. If a job is asked for its speed in a shape, it is bound to it once."""
-
-    def bound_to(self, shape: Shape) -> Speed:
-        """Its speed in this grid, at this batch; rate 0 where it cannot train so."""
         ...
 
 

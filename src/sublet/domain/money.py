@@ -12,8 +12,6 @@ from decimal import Decimal, InvalidOperation
 from sublet.domain.quantity import whole
 from sublet.errors import InvalidValue
 
-__all__ = ["GRAINS_PER_USD", "Money", "Price", "microseconds"]
-
 MICRO_USD_PER_USD = 1_000_000
 MICROSECONDS_PER_HOUR = 3_600_000_000
 MOST_DIGITS = 15  # of an amount that could be meant: beyond this a field is something else than money

@@ -9,9 +9,6 @@ from sublet.domain.money import Money, Price, microseconds
 from sublet.domain.quantity import at_least, named, whole
 from sublet.errors import InvalidValue
 
-__all__ = ["Gpu", "Market", "Offer"]
-
-
 SANE_JUMP = 5  # no price that is meant moves further from its list price
 
 

@@ -17,8 +17,6 @@ from sublet.domain.quantity import finite, whole
 from sublet.domain.shape import Shape, Spread
 from sublet.domain.weighed import Weighing
 
-__all__ = ["JobState", "OfferState", "Packing", "Phase", "Plan", "Policy", "Pool", "Snapshot", "WaitingJobs", "arrival"]
-
 
 class Phase(StrEnum):
     """Phase of a job."""

@@ -6,8 +6,6 @@ import math
 
 from sublet.errors import InvalidValue
 
-__all__ = ["at_least", "counted", "finite", "named", "positive", "whole", "within"]
-
 
 def finite(field: str, value: float) -> None:
     """Neither NaN nor infinite."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["DRAG", "MOST_SLOWDOWN", "cost_of_write", "least_interval_s"]
-
 DRAG = 0.2  # of the speed of training, lost while a copy is written beside it: digests, memory and network are shared
 MOST_SLOWDOWN = 0.02  # of a job by all its checkpoints, unless its owner says how often
 

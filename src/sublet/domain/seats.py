@@ -18,8 +18,6 @@ from itertools import pairwise
 from sublet.domain.shape import Grid, Placement
 from sublet.errors import InvalidValue
 
-__all__ = ["Place", "Seats", "borders", "even_ends", "has_all_parts", "is_spare", "seats"]
-
 Place = tuple[int, int]  # (copy, part)
 Seats = dict[str, tuple[Place | None, ...]]  # node -> the place of each of its GPUs; None = spare
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from sublet.domain.quantity import named, whole
 from sublet.errors import InvalidValue
 
-__all__ = ["Grid", "Placement", "Shape", "Spread", "first_gpus", "packed"]
-
 MOST_BATCH = 2**31 - 1  # samples in one step: beyond any, and still a number that every framework counts with
 Placement = tuple[tuple[str, int], ...]  # (node id, GPUs used there), in the order in which ranks are laid out
 Spread = tuple[int, ...]  # the same without names: GPUs used on each node

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["KEEP", "ranges_for"]
-
 KEEP = 2  # workers that hold a range, so that one that is lost takes nothing with it
 
 

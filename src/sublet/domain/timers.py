@@ -7,19 +7,6 @@ from typing import assert_never
 
 from sublet.errors import InvalidValue
 
-__all__ = [
-    "CheckPurse",
-    "FallDue",
-    "GrowAgain",
-    "MoveDue",
-    "PeriodOver",
-    "PlanAgain",
-    "RetryOffer",
-    "Timer",
-    "timer_from_text",
-    "timer_to_text",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class PlanAgain:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["BYTES_PER_GBIT", "DAY_S", "GB", "GIB", "MINUTE_S", "SECONDS_PER_H"]
-
 MINUTE_S = 60.0
 SECONDS_PER_H = 3600.0
 DAY_S = 24 * SECONDS_PER_H

@@ -8,8 +8,6 @@ from typing import Protocol
 
 from sublet.domain.shape import Shape
 
-__all__ = ["Weighed", "Weighing"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weighed:

@@ -13,8 +13,6 @@ from torch.utils.data import IterableDataset
 
 from sublet.errors import InvalidValue
 
-__all__ = ["look_alone", "require_map_style"]
-
 RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 
 

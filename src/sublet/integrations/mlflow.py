@@ -15,8 +15,6 @@ from mlflow.entities import Metric
 
 from sublet.machine.wall import WALL
 
-__all__ = ["Mlflow"]
-
 TAG = "sublet.run"
 
 

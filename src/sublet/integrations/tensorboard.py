@@ -18,8 +18,6 @@ from typing import Any
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 from torch.utils.tensorboard import SummaryWriter
 
-__all__ = ["TensorBoard"]
-
 
 class TensorBoard:
     """Below `directory`, in a folder of the name of the run."""

@@ -20,8 +20,6 @@ import wandb
 
 from sublet.machine.files import FILES
 
-__all__ = ["Wandb"]
-
 TORN = "torn-"  # before the name of a part that was not ended
 
 

@@ -24,8 +24,6 @@ from sublet.kernel.shares import Shares, ending_grains, payers
 from sublet.kernel.supply import Supply
 from sublet.kernel.values_json import from_plain, to_plain
 
-__all__ = ["Allowance", "Before", "BudgetTree", "Steps"]
-
 EXACT = (Level.JOB, Level.FILE)  # never charged a grain more than they have
 KEPT_BACK = 2  # times what leaving may cost of a job's own budget: while it moves it may hold twice what it had
 

@@ -11,8 +11,6 @@ from sublet.domain.job import Job
 from sublet.domain.units import SECONDS_PER_H
 from sublet.kernel.values_json import to_plain
 
-__all__ = ["Census"]
-
 STALE = 1 / 64  # a count may lag behind by this share: what follows from it is then worked out O(log jobs) times
 
 

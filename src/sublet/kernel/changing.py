@@ -13,17 +13,6 @@ from sublet.domain.shape import Placement, Shape
 from sublet.kernel.cluster import Cluster
 from sublet.kernel.values_json import Unrecorded
 
-__all__ = [
-    "IN_TRANSIT",
-    "as_ordered",
-    "is_spare_of",
-    "pays",
-    "shape_of_survivors",
-    "trains_on",
-    "with_gpus",
-    "without_spares",
-]
-
 IN_TRANSIT = frozenset({Phase.STARTING, Phase.RESIZING, Phase.STOPPING})
 
 

@@ -16,8 +16,6 @@ from sublet.domain.plan import Packing
 from sublet.domain.seats import Seats, seats
 from sublet.domain.shape import Grid, Placement
 
-__all__ = ["Cluster", "Node", "NodePhase"]
-
 Room = tuple[str, Market]  # the nodes of a pool that are of one market
 
 

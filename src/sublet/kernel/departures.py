@@ -17,8 +17,6 @@ from sublet.domain.shape import Placement, Shape
 from sublet.kernel.cluster import Cluster, NodePhase
 from sublet.kernel.values_json import from_plain, to_plain
 
-__all__ = ["Departures"]
-
 PLAN_S = 1.0  # in which survivors of a loss wait for the plan of that instant, before they help themselves
 MARGIN_S = 2.0  # to end a step and to hear of the order; and clouds tell their time in whole seconds
 

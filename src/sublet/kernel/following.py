@@ -22,8 +22,6 @@ from sublet.kernel.refusals import Promise, refuse_wrong_names, shapes_to_promis
 from sublet.kernel.supply import Supply
 from sublet.kernel.tenancy import Tenancy
 
-__all__ = ["Follower"]
-
 
 class _Renting(Supply):
     """Rents and gives back what it is told to."""

@@ -33,8 +33,6 @@ from sublet.domain.shape import Placement
 from sublet.kernel.cluster import Node, NodePhase
 from sublet.kernel.supply import Supply
 
-__all__ = ["Growing"]
-
 OVERHEAD = 0.04  # of a job's time, for resizes: 5 % are accepted, and what it takes to notice comes out of the rest
 PAYS = 2.0  # no job is perfectly parallel: what less brings may be next to nothing
 ON_TIME_S = 1.0  # notices are told in whole seconds

@@ -21,8 +21,6 @@ from sublet.kernel.kernel import Kernel
 from sublet.kernel.ledger import Lease, Ledger
 from sublet.kernel.placing import is_in_blocks
 
-__all__ = ["check"]
-
 PLACED = frozenset({Phase.STARTING, Phase.RUNNING, Phase.RESIZING})
 
 

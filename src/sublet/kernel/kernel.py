@@ -33,8 +33,6 @@ from sublet.kernel.spending import Spending
 from sublet.kernel.supply import Supply, foresee, let_go
 from sublet.kernel.tenancy import Tenancy
 
-__all__ = ["KERNEL_VERSION", "Kernel"]
-
 KERNEL_VERSION = 11  # counted up with every change of what follows from an event; 0 = before versions were recorded
 
 

@@ -14,8 +14,6 @@ from sublet.kernel.cluster import Node
 from sublet.kernel.supply import Supply
 from sublet.kernel.tenancy import Tenancy
 
-__all__ = ["leave"]
-
 
 def leave(supply: Supply, tenancy: Tenancy, node: Node, event: NodeSlow | NodeSilent | NodeThreatened) -> None:
     """A node that is ready is not to be used any more, or not for now; or it may soon not be there."""

@@ -17,8 +17,6 @@ from sublet.domain.money import Money, Price, microseconds
 from sublet.domain.offer import Offer
 from sublet.kernel.values_json import from_plain, to_plain
 
-__all__ = ["Lease", "Ledger"]
-
 REMEMBERED = 50  # leases that have ended, in a snapshot: what is shown of nodes that went lately
 
 

@@ -12,8 +12,6 @@ from sublet.domain.quantity import whole
 from sublet.errors import InvalidValue
 from sublet.kernel.cluster import Node
 
-__all__ = ["Listing", "hold_within", "listing_from", "quotas_from", "refuse_other_machines"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:

@@ -18,8 +18,6 @@ from sublet.domain.money import Price
 from sublet.domain.offer import Market, Offer
 from sublet.domain.units import SECONDS_PER_H
 
-__all__ = ["Exposure", "MarketMemory"]
-
 T = TypeVar("T")
 REMEMBERED_S = 86_400.0  # a day of changes: what a look ahead derives from them needs four hours of it
 Changes = tuple[tuple[float, T], ...]  # (from when on, what), oldest first

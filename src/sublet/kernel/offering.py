@@ -17,8 +17,6 @@ from sublet.kernel.market_memory import Exposure, MarketMemory
 from sublet.kernel.total import TotalBudget
 from sublet.kernel.values_json import from_plain, to_plain
 
-__all__ = ["Offering"]
-
 T = TypeVar("T")
 REFUSED_AGAIN_S = 60.0  # after a refusal, the offer counts as sold out for this long (unless the market says otherwise)
 REFUSED_AT_MOST_S = 960.0  # twice as long after each further one in a row, up to this: no longer than it has lasted yet

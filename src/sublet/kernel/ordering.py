@@ -14,8 +14,6 @@ from sublet.kernel.departures import Departures
 from sublet.kernel.placements import Placements
 from sublet.kernel.supply import Supply
 
-__all__ = ["Ordering", "subject_of"]
-
 
 class Ordering:
     """The jobs, the GPUs under them, and what they were told. `orders` collects what the world is to do."""

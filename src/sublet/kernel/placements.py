@@ -10,8 +10,6 @@ from sublet.domain.shape import Placement
 from sublet.kernel.cluster import Cluster
 from sublet.kernel.values_json import from_plain, to_plain
 
-__all__ = ["Placements"]
-
 
 class Placements:
     """Keeps the cluster's free GPUs in step."""

@@ -19,8 +19,6 @@ from sublet.kernel.cluster import Cluster, Node, NodePhase
 from sublet.kernel.growing import Growing
 from sublet.kernel.supply import Supply
 
-__all__ = ["Placing", "find_blocks", "half_way", "is_in_blocks", "owed"]
-
 NONE: frozenset[str] = frozenset()
 
 

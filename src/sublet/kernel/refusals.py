@@ -13,14 +13,6 @@ from sublet.domain.shape import Shape
 from sublet.kernel.supply import Supply
 from sublet.kernel.waiting import Lines
 
-__all__ = [
-    "Promise",
-    "keeps_to",
-    "refuse_plan",
-    "refuse_wrong_names",
-    "shapes_to_promise",
-]
-
 Jobs = Mapping[str, JobState]
 Promise = tuple[JobState, Shape | None]  # as the job is now, and what it shall have
 

@@ -10,8 +10,6 @@ from sublet.domain.budget import Budget
 from sublet.domain.plan import JobState
 from sublet.domain.timers import PlanAgain
 
-__all__ = ["PlanRequests", "frees_money"]
-
 MOST_PLANS_AT_ONCE = 1_000
 REFUSED_AGAIN_S = 10.0  # until a policy whose plan was refused is asked again, if nothing happens before
 REFUSED_AT_MOST_S = 960.0  # twice as long after each further one in a row, up to this: as for an offer

@@ -24,8 +24,6 @@ from sublet.kernel.cluster import Cluster
 from sublet.kernel.ledger import Ledger
 from sublet.kernel.values_json import from_plain, to_plain
 
-__all__ = ["Share", "Shares", "ending_grains", "payers"]
-
 
 def payers(job: Job) -> tuple[Holder, ...]:
     """Budgets it is paid from, besides that of all: from the widest to its own."""

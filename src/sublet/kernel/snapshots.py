@@ -17,8 +17,6 @@ from sublet.errors import BadInput
 from sublet.kernel.kernel import Kernel
 from sublet.kernel.values_json import Unrecorded, from_plain
 
-__all__ = ["kernel_from_snapshot", "kind_from_snapshot", "version_of_snapshot"]
-
 SpeedOf = Callable[[Job], Speed]
 PausesOf = Callable[[Job], Pauses | None]
 K = TypeVar("K", bound=Kernel)

@@ -12,8 +12,6 @@ from sublet.kernel.allowances import Before, Steps
 from sublet.kernel.supply import Supply
 from sublet.kernel.tenancy import Tenancy
 
-__all__ = ["Spending"]
-
 
 class Spending:
     """The budget of all, and the tree beneath it. Orders go to `tenancy.orders`; True = a plan is called for."""

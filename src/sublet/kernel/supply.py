@@ -19,8 +19,6 @@ from sublet.kernel.total import TotalBudget, begin_to_end
 from sublet.kernel.values_json import to_plain
 from sublet.kernel.waiting import Lines
 
-__all__ = ["Supply", "foresee", "let_go"]
-
 
 class Supply:
     """Nodes wanted (`hold`) against nodes held; `adjust` orders the difference, within limits and budget."""

@@ -37,8 +37,6 @@ from sublet.kernel.supply import Supply
 from sublet.kernel.values_json import from_plain, to_plain
 from sublet.kernel.waiting import Lines, Waiting
 
-__all__ = ["Tenancy"]
-
 STOPPED_AT_ONCE = frozenset({Phase.STARTING, Phase.RESIZING})  # by a pause: a move is paid for, and may never end
 CHAPTERS = 20  # of a job's story, in a snapshot: what an error message shows of it
 

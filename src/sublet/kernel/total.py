@@ -10,8 +10,6 @@ from sublet.domain.offer import Offer
 from sublet.kernel.cluster import Cluster, Node, NodePhase
 from sublet.kernel.ledger import Ledger
 
-__all__ = ["BESIDES_S", "TotalBudget", "begin_to_end"]
-
 BESIDES_S = 900.0  # to end what is paid besides nodes, once all of them are gone
 
 

@@ -24,8 +24,6 @@ from sublet.domain.shape import Shape
 from sublet.domain.timers import Timer, timer_from_text, timer_to_text
 from sublet.errors import BadInput
 
-__all__ = ["Unrecorded", "action_from_json", "event_from_json", "from_plain", "to_plain", "to_tagged"]
-
 AS_IT_IS = frozenset({str, int, bool, types.NoneType})  # most of what there is; not what is made of these, as names are
 UNRECORDED = frozenset({"speed", "pauses", "weighed"})  # models and tables: what followed from them is recorded
 

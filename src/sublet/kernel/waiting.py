@@ -15,8 +15,6 @@ from sortedcontainers import SortedKeyList
 from sublet.domain.plan import JobState
 from sublet.domain.shape import Shape
 
-__all__ = ["Lines", "Waiting"]
-
 Key = Callable[[JobState], float]
 
 

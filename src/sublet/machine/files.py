@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
-__all__ = ["FILES", "Files"]
-
 
 class Files(Protocol):
     """The disk of one machine, as far as small facts go. Errors are OSError, as everywhere."""

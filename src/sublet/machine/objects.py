@@ -15,19 +15,6 @@ from typing import Protocol, Self
 
 from sublet.errors import SubletError
 
-__all__ = [
-    "Content",
-    "FileObjects",
-    "Found",
-    "ObjectReading",
-    "Objects",
-    "Overtaken",
-    "Replaced",
-    "StoreFailed",
-    "Torn",
-    "Version",
-]
-
 Version = Mapping[str, str]  # which write an object is of, in the store's own words
 
 

@@ -27,8 +27,6 @@ from typing import Any, Self
 from sublet.errors import InvalidValue, MissingExtra
 from sublet.machine.objects import Content, FileObjects, Found, ObjectReading, Overtaken, StoreFailed, Torn, Version
 
-__all__ = ["SCHEMES", "RemoteObjects", "check_uri", "is_missing", "is_remote", "open_uri"]
-
 SCHEMES = ("s3", "gs", "az")
 CONNECT_S = 5.0
 ANSWER_S = 60.0  # of one request; a part of a large object is one

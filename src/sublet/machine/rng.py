@@ -6,8 +6,6 @@ import random
 import secrets
 from typing import Protocol
 
-__all__ = ["RNG", "Rng"]
-
 
 class Rng(Protocol):
     """The random numbers of one process."""

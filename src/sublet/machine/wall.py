@@ -7,8 +7,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
-__all__ = ["WALL", "Wall", "iso_utc"]
-
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 

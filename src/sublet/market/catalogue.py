@@ -18,18 +18,6 @@ from sublet.domain.offer import Gpu, Market, Offer
 from sublet.errors import BadInput, InvalidValue, UnknownName
 from sublet.market.hygiene import Listing, Quarantined, sorted_out
 
-__all__ = [
-    "CATALOGUES",
-    "Catalogue",
-    "Quote",
-    "Wanted",
-    "load_catalogue",
-    "load_gpus",
-    "offer_id",
-    "read_catalogue",
-    "read_gpus",
-]
-
 CATALOGUES = {
     "current": "prices/offers.csv.gz",
     "2023-02-15": "prices/offers_2023-02-15.csv.gz",  # for the V100 and K80 traces: AWS no longer sells p2 and p3

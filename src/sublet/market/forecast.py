@@ -11,8 +11,6 @@ from sublet.domain.quantity import whole
 from sublet.errors import InvalidValue
 from sublet.solve.arrays import Floats
 
-__all__ = ["Forecaster", "Persistence", "asked_for", "bounded"]
-
 
 class Forecaster(Protocol):
     """A value with one verb; what it answers depends on its arguments alone, so any history can be asked about.

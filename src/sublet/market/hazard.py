@@ -17,8 +17,6 @@ from sublet.domain.units import SECONDS_PER_H
 from sublet.errors import InvalidValue
 from sublet.market.spot import FLEET, PREEMPTION, SpotTrace
 
-__all__ = ["Hazard", "TraceHazard", "mean_available_share", "poisson_interval", "trace_hazard"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hazard:

@@ -29,8 +29,6 @@ from typing import NamedTuple
 
 from sublet.domain.offer import Market
 
-__all__ = ["Listing", "Quarantined", "outlived", "sorted_out"]
-
 FAR_OUT = 5.0  # times above or below the usual price
 AGREEMENT = 2.0  # two clouds within this factor confirm one another
 VOTING_CLOUDS = 3  # with fewer, one wrong cloud would be half of the votes

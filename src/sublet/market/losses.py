@@ -16,8 +16,6 @@ from sublet.domain.units import DAY_S, SECONDS_PER_H
 from sublet.market.forecast import asked_for
 from sublet.solve.arrays import Bools, Floats
 
-__all__ = ["Falls", "LossesAhead"]
-
 Falls = tuple[tuple[int, float], ...]  # instances lost, and how likely that is; what is left to 1: none is
 
 USUAL_TICKS, USUAL_WEIGHT = 12.0, 2.0  # between two falls where nothing was seen yet; worth so many falls

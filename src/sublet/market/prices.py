@@ -26,8 +26,6 @@ from sublet.market.catalogue import offer_id
 from sublet.market.steps import Steps
 from sublet.solve.arrays import Floats, Ints
 
-__all__ = ["P3_TRACE_ZERO_UTC", "PriceBook", "load_p3_prices", "load_prices", "read_prices", "utc_s"]
-
 P3_TRACE_ZERO_UTC = "2023-02-15T22:08:16Z"  # where the clock of the trace skypilot-v100-2023-02 starts
 NOT_STATED = -1
 MOST_USD_PER_H = 1_000_000.0  # beyond this a field is something else than a price

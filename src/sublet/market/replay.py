@@ -15,8 +15,6 @@ from sublet.domain.events import AvailabilityChanged, PriceChanged
 from sublet.domain.offer import Offer
 from sublet.domain.quantity import at_least
 
-__all__ = ["Fall", "MarketChange", "ReadAhead", "ReplayedMarket", "Stock", "choose_lost", "draw_excess"]
-
 MarketChange = PriceChanged | AvailabilityChanged
 
 

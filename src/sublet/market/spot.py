@@ -22,22 +22,6 @@ from sublet.errors import BadInput, InvalidValue, UnknownName
 from sublet.market.steps import Steps
 from sublet.solve.arrays import Floats, Ints
 
-__all__ = [
-    "AVAILABILITY",
-    "FLEET",
-    "PREEMPTION",
-    "PROBE",
-    "Change",
-    "Holes",
-    "Polarity",
-    "SpotTrace",
-    "ZoneRows",
-    "inverted",
-    "notes_from_zones",
-    "read_trace",
-    "zones_from_table",
-]
-
 Polarity = Literal["availability", "preempted"]
 
 # Kinds of trace: what was done at each tick.

@@ -9,8 +9,6 @@ import numpy as np
 from sublet.errors import InvalidValue
 from sublet.solve.arrays import Floats, Ints
 
-__all__ = ["Steps"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Steps:

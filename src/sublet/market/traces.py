@@ -19,8 +19,6 @@ from sublet.errors import BadInput, InvalidValue, UnknownName
 from sublet.market.hazard import mean_available_share
 from sublet.market.spot import AVAILABILITY, FLEET, PREEMPTION, PROBE, Polarity, SpotTrace, inverted, read_trace
 
-__all__ = ["TRACES", "PolarityReport", "TraceFacts", "Verdict", "check_polarity", "load_trace", "presumed"]
-
 NO_LICENCE = "none stated"
 
 

@@ -21,18 +21,6 @@ from sublet.perf.steptime import PolluxStep, RingStep, StepTime
 from sublet.perf.tables import ProfileTable
 from sublet.solve.arrays import Floats
 
-__all__ = [
-    "Fit",
-    "FitReport",
-    "Row",
-    "even_spread",
-    "fit_amdahl",
-    "fit_pollux",
-    "fit_power_law",
-    "fit_ring",
-    "rows_from_steps",
-]
-
 Model = TypeVar("Model")
 WORST = 3  # rows named in a report
 

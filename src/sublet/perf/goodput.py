@@ -25,19 +25,6 @@ from sublet.perf.phased import Phased
 from sublet.perf.steptime import StepTime, iteration_s
 from sublet.solve.arrays import Floats
 
-__all__ = [
-    "BatchChoice",
-    "BatchGrid",
-    "BatchLimits",
-    "Efficiency",
-    "Goodput",
-    "NoiseCurve",
-    "batch_grid",
-    "choose_batch",
-    "efficiency",
-    "fixed_split",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchChoice:

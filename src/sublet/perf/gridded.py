@@ -12,8 +12,6 @@ from sublet.domain.shape import Grid, Shape, Spread
 from sublet.perf.grids import SUSPENDED, SpotJob
 from sublet.perf.speedup import ConstantRate
 
-__all__ = ["Gridded", "LivePauses", "StoragePauses", "config_of"]
-
 
 @dataclass(frozen=True, eq=False)
 class Gridded(ConstantRate):

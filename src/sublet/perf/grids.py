@@ -14,9 +14,6 @@ from sublet.perf.migration import Grid, MigrationCosts, Rates, moves_from_costs
 from sublet.solve.arrays import Floats, Ints
 from sublet.solve.expectation import ExpectedMoves, Loss, expected_moves
 
-__all__ = ["SUSPENDED", "SpotJob", "spot_job"]
-
-
 # C configurations; 0 is suspended: it holds nothing and its state lies in a checkpoint
 
 SUSPENDED = 0

@@ -15,8 +15,6 @@ from sublet.domain.shape import Spread
 from sublet.errors import InvalidValue
 from sublet.perf.speedup import ConstantRate
 
-__all__ = ["MEASURED_DOUBT", "Learned", "Measured"]
-
 MEASURED_DOUBT = 0.1  # of a rate that was measured: it is smoothed over steps, and told when it has moved by a quarter
 GUESSED_DOUBT = 0.2  # of one read off the curve: a serial part of 0 to 20 % instead of 5 % moves two to four workers so
 GUESSED_SERIAL = 0.05  # of the time on one worker; what this project assumes of traces without profiles, too

@@ -22,8 +22,6 @@ from sublet.domain.seats import borders
 from sublet.perf.grids import SpotJob, spot_job
 from sublet.perf.migration import BYTES_PER_PARAM, Grid, Layers, LinearCosts, Pause, calibrated
 
-__all__ = ["GUESSED_ATOMS", "EvenLayers", "LiveGrids", "depths_of", "pipeline_gain", "unit_gain"]
-
 GUESSED_ATOMS = 32  # in a step, until a script has said how many samples it takes at a time
 GUESSED_BLOCKS = (BYTES_PER_PARAM * 10_000_000,) * 12  # until a session has opened
 LEAST_PAUSE_S = 1e-3  # no change takes no time: what a worker says below it is a clock's doing

@@ -26,18 +26,6 @@ from sublet.perf.phased import Phased
 from sublet.perf.tables import ProfileTable, read_profile
 from sublet.solve.arrays import Floats
 
-__all__ = [
-    "MODELS",
-    "MeasuredStepTime",
-    "Source",
-    "StatEfficiency",
-    "goodput_model",
-    "measured_goodput",
-    "measured_step_time",
-    "stat_efficiency",
-    "total_work",
-]
-
 Source = Literal["pollux", "sia"]
 
 MODELS = ("bert", "cifar10", "deepspeech2", "imagenet", "ncf", "yolov3")

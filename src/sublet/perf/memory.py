@@ -18,8 +18,6 @@ from sublet.domain.quantity import at_least, positive, whole
 from sublet.domain.units import GIB
 from sublet.errors import InvalidValue
 
-__all__ = ["STATE_BYTES_PER_PARAM", "ModelMemory", "memory_from_peaks"]
-
 RESERVED_GIB = 1.0  # CUDA context, communication buffers and fragmentation; a round guess, not a measurement
 
 STATE_BYTES_PER_PARAM: Mapping[str, float] = MappingProxyType(

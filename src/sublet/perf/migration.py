@@ -28,21 +28,6 @@ from sublet.errors import InvalidValue
 from sublet.solve.arrays import Floats
 from sublet.solve.expectation import ExpectedMoves
 
-__all__ = [
-    "BYTES_PER_PARAM",
-    "Grid",
-    "Layers",
-    "LinearCosts",
-    "MigrationCosts",
-    "Outlier",
-    "Pause",
-    "Rates",
-    "Smoothed",
-    "calibrated",
-    "moves_from_costs",
-    "smoothed",
-]
-
 Grid = tuple[int, int]  # pipelines, stages
 Rates = Mapping[Grid, float]  # samples per second
 

@@ -23,20 +23,6 @@ from sublet.perf.grids import SpotJob, spot_job
 from sublet.perf.migration import BYTES_PER_PARAM, Layers, Rates
 from sublet.perf.tables import read_profile
 
-__all__ = [
-    "ON_DEMAND_USD_PER_H",
-    "PARCAE_BATCHES",
-    "PARCAE_MODELS",
-    "SPOT_USD_PER_H",
-    "PublishedCosts",
-    "gridded_job",
-    "least_usd_per_sample",
-    "measured_job",
-    "parcae_costs",
-    "parcae_rates",
-    "shared_job",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedCosts:

@@ -19,8 +19,6 @@ from typing import Any
 from sublet.domain.seats import borders
 from sublet.domain.units import GIB
 
-__all__ = ["ROOM", "PartMemory"]
-
 ROOM = 0.9  # of a device, for what is counted: memory has gaps, and libraries take some that is not counted
 
 

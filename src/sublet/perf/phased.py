@@ -17,8 +17,6 @@ from sublet.domain.quantity import positive
 from sublet.domain.shape import Spread
 from sublet.errors import InvalidValue
 
-__all__ = ["Phased", "Rates"]
-
 Rates = Callable[[str, Spread], Sequence[float]]  # (GPU kind, spread) -> work per second in each phase
 
 

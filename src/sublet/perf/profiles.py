@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from sublet.domain.quantity import named
 from sublet.errors import InvalidValue, UnknownName
 
-__all__ = ["PROFILES", "Column", "Profile", "profile"]
-
 KINDS = ("text", "count", "index", "positive", "nonneg", "number")
 
 

@@ -10,8 +10,6 @@ from sublet.domain.quantity import at_least
 from sublet.errors import InvalidValue, UnknownName
 from sublet.perf.tables import read_profile
 
-__all__ = ["RESTART_S", "Restart", "h200_restart", "published_restart_s"]
-
 RESTART_S: Mapping[str, Mapping[str, float]] = MappingProxyType(
     {
         # siasosp23/artifacts: seconds without progress at every start and change of shape, in its simulator

@@ -24,8 +24,6 @@ from sublet.domain.plan import JobState
 from sublet.domain.units import SECONDS_PER_H
 from sublet.perf.learned import Learned
 
-__all__ = ["UNKNOWN_H", "Had", "gpu_rate_of", "had_by", "left_by_all_h", "left_by_group_h"]
-
 AS_MUCH_AGAIN = 2.0  # jobs that are imagined beside those that are done: each needs as much again as it has had
 OUTLIVED = 0.25  # of what it has done is left of a job that has done more than any of its group
 UNKNOWN_H = 1.0  # hours of one worker: live, a job of which nothing is known is taken to need so long

@@ -17,8 +17,6 @@ from sublet.domain.quantity import at_least, named, positive, whole
 from sublet.domain.shape import Spread
 from sublet.errors import InvalidValue
 
-__all__ = ["Amdahl", "ConstantRate", "Linear", "PowerLaw", "Table"]
-
 
 class ConstantRate(ABC):
     """Time and progress of any speed whose rate does not depend on progress."""

@@ -19,8 +19,6 @@ from sublet.errors import InvalidValue
 from sublet.perf.speedup import ConstantRate
 from sublet.solve.arrays import Floats
 
-__all__ = ["FixedBatch", "PolluxStep", "RingStep", "StepTime", "iteration_s"]
-
 
 class StepTime(Protocol):
     """Step time of one model on one GPU kind."""

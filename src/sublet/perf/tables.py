@@ -20,10 +20,8 @@ import numpy.typing as npt
 from sublet.data import locate
 from sublet.data.csvfile import Bounds, TextTable, read_columns
 from sublet.errors import UnknownName
-from sublet.perf.profiles import PROFILES, Column, Profile, profile
+from sublet.perf.profiles import Column, Profile, profile
 from sublet.solve.arrays import Floats
-
-__all__ = ["PROFILES", "Profile", "ProfileTable", "profile", "read_profile", "read_table"]
 
 Array = npt.NDArray[np.generic]
 

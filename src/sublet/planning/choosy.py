@@ -13,8 +13,6 @@ from itertools import takewhile
 
 from sublet.domain.plan import JobState, Snapshot
 
-__all__ = ["kept_for_choosy"]
-
 
 def kept_for_choosy(snapshot: Snapshot) -> dict[str, float]:
     """Nodes by pool: the least of each job that may not run in the cheapest, by arrival, while its kind's share lasts.

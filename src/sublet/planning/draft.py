@@ -15,8 +15,6 @@ from sublet.domain.weighed import Weighing
 from sublet.planning.terms import Row, Terms, hold_rows, most_gpus, nodes_to_hold, rows_by_market
 from sublet.planning.widths import batch_for, runnable
 
-__all__ = ["Draft", "hold_with_cores", "next_tick_s", "plan_of_changes", "pools_short_of_cores"]
-
 NO_CORE = "no more can be had beside the core on demand that it is to have"
 
 

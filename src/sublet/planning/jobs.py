@@ -24,8 +24,6 @@ from sublet.planning.menu import Menu, menus_of
 from sublet.planning.terms import Sites
 from sublet.solve.arrays import Bools, Floats, Ints
 
-__all__ = ["NOTHING", "OFF_MENU", "SETTLED", "Jobs", "jobs_with_menus", "read_jobs", "side_of"]
-
 SETTLED = frozenset({Phase.RUNNING, Phase.STARTING, Phase.RESIZING})  # on its shape, or on its way there
 NOTHING = -1  # column of a job that is on no shape, nor on its way to one
 OFF_MENU = -2  # of one that has a shape that is not on its menu

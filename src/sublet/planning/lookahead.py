@@ -17,20 +17,6 @@ from sublet.planning.objective import ANY, NextStates, Objective, Own
 from sublet.solve.arrays import Floats
 from sublet.solve.lookahead import Ahead, best_path
 
-__all__ = [
-    "INSTANT_S",
-    "AnnouncedLoss",
-    "Contender",
-    "Seen",
-    "Step",
-    "capacity_by_tick",
-    "capacity_changes",
-    "look_ahead",
-    "next_calm_s",
-    "steps_ahead",
-    "worth_a_look",
-]
-
 INSTANT_S = 1e-6  # times of announcements are differences
 RECENT_TICKS = 120.0  # half-life of what is known about the pace of changes
 PACE_TICKS, PACE_WEIGHT = 4.0, 3.0  # between two changes of the p3 trace; worth so many changes seen

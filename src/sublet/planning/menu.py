@@ -28,8 +28,6 @@ from sublet.planning.terms import Rents, Site, Sites
 from sublet.planning.widths import useful_widths
 from sublet.solve.arrays import Bools, Floats, Ints
 
-__all__ = ["Columns", "Menu", "menu_of", "menus_of"]
-
 AHEAD_H = 24.0  # of a job without an end a day's work is weighed: the market is remembered for as long
 EVERY_SPLIT = 4  # nodes: up to so many are split between the markets in every way, more in a few ways
 

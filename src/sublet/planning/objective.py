@@ -16,8 +16,6 @@ from sublet.market.losses import Falls
 from sublet.perf.grids import SpotJob
 from sublet.solve.arrays import Floats
 
-__all__ = ["ANY", "NextStates", "Objective", "Own", "SpotPrices", "short_chance"]
-
 ANY = -1  # configuration
 
 

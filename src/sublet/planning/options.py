@@ -37,17 +37,6 @@ from sublet.planning.menu import Menu
 from sublet.planning.terms import Rents
 from sublet.solve.arrays import Bools, Floats, Ints
 
-__all__ = [
-    "LEARNS_H",
-    "Options",
-    "OptionsTable",
-    "WeighedOptions",
-    "options_at",
-    "options_of",
-    "options_of_all",
-    "trial_costs",
-]
-
 PLAIN = 4  # facts of a shape whatever its rows
 PERFECT = 0.999  # of the speed of as many single GPUs
 

@@ -32,8 +32,6 @@ from sublet.domain.seats import Place, borders
 from sublet.domain.shape import Grid
 from sublet.errors import InvalidValue
 
-__all__ = ["Seats", "kept_ahead", "overlaps", "seats"]
-
 Matrix = npt.NDArray[np.int64]
 
 

@@ -12,8 +12,6 @@ from statistics import median
 
 from sublet.domain.units import SECONDS_PER_H
 
-__all__ = ["STRAGGLES", "Straggler", "saved_by_replacing_s_usd", "straggler_among"]
-
 STRAGGLES = 2.5  # times what its peers need: a worker three times as slow is reported, however it is measured
 
 

@@ -24,23 +24,6 @@ from sublet.perf.preemption import NO_RECLAIMS, Reclaims, believe_reclaims
 from sublet.planning.choosy import kept_for_choosy
 from sublet.solve.arrays import Bools, Floats
 
-__all__ = [
-    "Refusals",
-    "Rents",
-    "Row",
-    "Site",
-    "Sites",
-    "SteadyPart",
-    "Terms",
-    "hold_rows",
-    "most_gpus",
-    "most_gpus_alone",
-    "most_gpus_beside",
-    "nodes_to_hold",
-    "pool_rows",
-    "rows_by_market",
-]
-
 # R rows
 
 

@@ -11,8 +11,6 @@ from sublet.perf.gridded import Gridded
 from sublet.planning.draft import Draft
 from sublet.planning.widths import batch_for, runnable
 
-__all__ = ["Choose", "fastest_shape", "serve_in_turn"]
-
 TOO_LITTLE = "earlier jobs left too few GPUs"
 Choose = Callable[[JobState, Pool, int], Shape | None]  # the job, where, and how many GPUs are left for it there
 

@@ -38,20 +38,6 @@ from sublet.solve.phases import Phases
 from sublet.solve.plan_book import plan_book
 from sublet.solve.price import Frontier, frontier
 
-__all__ = [
-    "HURRY",
-    "TRUSTED_H",
-    "HourWorth",
-    "TimePrice",
-    "ValueOfTime",
-    "constant_price",
-    "least_usd",
-    "price_of_time",
-    "spending_rate",
-    "value_of_time",
-    "values_of_time",
-]
-
 TRUSTED_JOBS = 50.0  # a forecast weighs as much as having counted this many jobs: good to 14 % by their chance alone
 TRUSTED_H = 72.0  # and as much as three days, for days differ, and part of one tells little of the rest
 SILENT_H = 1.0  # without a forecast, rates are taken as if an hour without any job had gone before

@@ -10,20 +10,6 @@ from sublet.domain.job import Job
 from sublet.domain.plan import JobState, Phase, Pool
 from sublet.domain.shape import Shape, packed
 
-__all__ = [
-    "Runnable",
-    "batch_for",
-    "describe_stranded",
-    "gain_steps",
-    "jobs_by_pool",
-    "rate_at",
-    "runnable",
-    "runs_at_all",
-    "speed_of_one",
-    "useful_widths",
-    "worth_growing",
-]
-
 MOST_GPUS = 100_000  # no job is planned wider: more than any cluster has, whatever a job may ask for
 EVERY_COUNT = 512  # nodes: beyond so many, only steps of a 256th are told apart, which no speed model can
 

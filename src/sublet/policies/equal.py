@@ -8,8 +8,6 @@ from sublet.domain.plan import JobState, Plan, Snapshot, arrival
 from sublet.planning.draft import Draft
 from sublet.planning.widths import jobs_by_pool
 
-__all__ = ["Equal"]
-
 
 @dataclass(frozen=True, slots=True)
 class Equal:

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from sublet.domain.plan import Plan, Snapshot
 from sublet.planning.turns import fastest_shape, serve_in_turn
 
-__all__ = ["Fastest"]
-
 
 @dataclass(frozen=True, slots=True)
 class Fastest:

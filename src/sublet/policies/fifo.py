@@ -10,8 +10,6 @@ from sublet.domain.plan import JobState, Phase, Plan, Snapshot, arrival
 from sublet.planning.draft import Draft
 from sublet.planning.terms import most_gpus
 
-__all__ = ["Fifo"]
-
 
 @dataclass(frozen=True, slots=True)
 class Fifo:

@@ -15,8 +15,6 @@ from sublet.domain.plan import Policy
 from sublet.errors import InvalidValue
 from sublet.policies.price.policy import in_a_hurry
 
-__all__ = ["policy_named"]
-
 NAMED: dict[str, bool | None] = {"true": True, "false": False, "none": None}
 FORM = "NAME, or NAME(OPTION=VALUE, ...)"
 

@@ -25,8 +25,6 @@ from sublet.solve.arrays import Floats
 from sublet.solve.curves import Curve, Curves
 from sublet.solve.price import Frontier, frontier
 
-__all__ = ["ClassPlan", "FrontierPoint", "Held", "RentalPlan", "held_from", "reason_for", "rental_plan"]
-
 ROUNDING = 1e-9
 LIMITED_POINTS = 33  # of a frontier with quotas, each of which is a linear program of its own
 

@@ -15,9 +15,6 @@ import numpy as np
 from sublet.errors import Infeasible
 from sublet.solve.arrays import Bools, Floats
 
-__all__ = ["Limited", "Shared"]
-
-
 ROUNDING = 1e-9
 NO_LIMIT = 1e25  # what the solver takes for infinite
 

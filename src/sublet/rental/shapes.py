@@ -19,8 +19,6 @@ from sublet.errors import Infeasible, InvalidValue
 from sublet.perf.preemption import read_reclaims, shapes_kept
 from sublet.planning.widths import useful_widths
 
-__all__ = ["JobClass", "RentalShape", "classes_from_jobs", "shapes_of"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class JobClass:

@@ -23,8 +23,6 @@ from sublet.errors import BadInput
 from sublet.machine.files import FILES, Files
 from sublet.runtime.store import Store
 
-__all__ = ["Kept", "Shelf", "ShelfSums", "WholeLog", "archive_lines", "refuse_lost_log"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShelfSums:

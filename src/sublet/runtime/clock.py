@@ -9,8 +9,6 @@ from __future__ import annotations
 from sublet.domain.quantity import at_least, positive
 from sublet.machine.wall import WALL, Wall
 
-__all__ = ["Clock"]
-
 
 class Clock:
     """`now_s()` never goes back, within a run (monotonic) and across restarts (`began_s` is where the last one was).

@@ -22,19 +22,6 @@ from sublet.runtime.private import home_of
 from sublet.runtime.settings import Settings, settings_from_json
 from sublet.runtime.store import MetaKey, Store
 
-__all__ = [
-    "last_settings",
-    "list_changes",
-    "mark_moved",
-    "move_aside",
-    "refuse_while_rented",
-    "reset_budget",
-    "settings_of_log",
-    "show_budget",
-    "take_moved_mark",
-    "with_budget_in_force",
-]
-
 FIXED = ("provider", "engine", "speedup", "slots_per_node", "mix_markets")  # as long as nodes are rented
 LABELS = {
     "burn_usd_per_h": "budget",

@@ -15,8 +15,6 @@ from typing import Any
 
 from sublet.wire.lines import plain_text
 
-__all__ = ["keep_small", "log_to_stderr"]
-
 LONGEST_TRACE = 4000  # characters: the end of it says most
 MOST_BYTES = 8 << 20  # of a controller's log, and as many of the one before it
 

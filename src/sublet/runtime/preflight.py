@@ -21,8 +21,6 @@ from sublet.runtime.controller_api.views import NodeStatus, NodeView
 from sublet.runtime.jobs.spec import JobSpec, Retries
 from sublet.runtime.settings import Settings
 
-__all__ = ["Check", "try_a_node"]
-
 LOOK_S = 0.2
 FILES = ("aws.toml", "hosts.toml", "ray.toml", "ssh.json")  # what users, and a look at machines, have said of providers
 SCRIPT = """\

@@ -10,8 +10,6 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
-__all__ = ["OWNER_ONLY", "home_of", "make_private", "private_file", "private_folder"]
-
 MACHINE_ID = Path("/etc/machine-id")
 
 

@@ -14,8 +14,6 @@ from pathlib import Path
 
 from sublet.runtime.jobs.spec import HIDDEN
 
-__all__ = ["UNSEEN", "SecretFiles", "hidden", "what_to_hide"]
-
 UNSEEN = b"\0"  # of a log: it stands for a letter that was there
 LEAST_LINE = 8  # letters; a shorter line of a secret says nothing, and would hide half of the log
 

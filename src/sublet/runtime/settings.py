@@ -13,8 +13,6 @@ from sublet.domain.quantity import at_least, positive, whole
 from sublet.errors import BadInput, InvalidValue
 from sublet.market.spot import Polarity
 
-__all__ = ["LOOPBACK", "Settings", "default_state_dir", "settings_from_json", "settings_to_json"]
-
 PRICED_LIKE, PRICED_GPU = "aws:g4dn.xlarge", "T4"  # what a node of the cloud in a box costs: one T4, 4 vCPU
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 HIGHEST_PORT = 65_535

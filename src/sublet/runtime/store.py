@@ -29,8 +29,6 @@ from sublet.kernel.journal import JOURNAL_VERSION
 from sublet.kernel.kernel import KERNEL_VERSION
 from sublet.runtime.private import private_file
 
-__all__ = ["SCHEMA_VERSION", "SNAPSHOTS_KEPT", "STORE_FAILURES", "WHOSE", "MetaKey", "Store", "StoredRow", "next_step"]
-
 SCHEMA_VERSION = 2  # 1: the log was never cut, and nothing said whose it is
 OLDEST_READ = 1
 WORTH_BYTES = 16_000_000  # of empty pages: what is cut at a time fits into less, and is filled again

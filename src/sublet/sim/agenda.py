@@ -6,8 +6,6 @@ import heapq
 from enum import IntEnum
 from typing import Generic, TypeVar
 
-__all__ = ["Agenda", "Tie"]
-
 T = TypeVar("T")
 
 

@@ -37,8 +37,6 @@ from sublet.market.spot import SpotTrace
 from sublet.sim.simulator import Driver
 from sublet.sim.world import MarketChange, Physics, World
 
-__all__ = ["Future", "MarketDays", "Moment", "go_forward"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:

@@ -13,8 +13,6 @@ from sublet.kernel.kernel import Kernel
 from sublet.sim.record import Recorder
 from sublet.solve.arrays import Floats
 
-__all__ = ["Metrics", "metrics_from_run"]
-
 LITTLE_TOLERANCE = 1e-6  # relative; both sides are sums of the same floats in another order
 
 

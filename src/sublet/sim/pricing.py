@@ -17,8 +17,6 @@ from sublet.market.prices import PriceBook, load_p3_prices, load_prices, utc_s
 from sublet.sim.simulator import Cloud
 from sublet.sim.world import MarketChange
 
-__all__ = ["P3_TRACE", "with_p3_prices", "with_prices_since"]
-
 P3_TRACE = "skypilot-v100-2023-02"  # the one trace with prices on its own clock
 P3_TYPE = "p3.2xlarge"
 A_DAY = "2025-06-01"  # well within the record of most offers

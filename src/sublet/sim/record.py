@@ -14,8 +14,6 @@ from sublet.domain.money import Money
 from sublet.domain.shape import Grid, Shape
 from sublet.kernel.kernel import Kernel
 
-__all__ = ["JobRow", "Recorder", "Segment"]
-
 
 @dataclass(slots=True)
 class JobRow:

@@ -8,8 +8,6 @@ from sublet.domain.job import Change, Job
 from sublet.domain.seats import Seats, has_all_parts, is_spare
 from sublet.domain.shape import Placement, Shape, Spread
 
-__all__ = ["TrainingRun"]
-
 
 class TrainingRun:
     """A training process: where it is and how far."""

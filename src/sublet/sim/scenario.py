@@ -27,19 +27,6 @@ from sublet.planning.widths import useful_widths
 from sublet.sim.simulator import Cloud, Run
 from sublet.sim.world import FRICTIONLESS, Physics
 
-__all__ = [
-    "Scene",
-    "as_if",
-    "owned",
-    "refuse_unknown_kinds",
-    "rented",
-    "spot_market",
-    "spot_offers",
-    "with_average",
-    "with_budgets",
-    "with_total",
-]
-
 WHOLE = 0.99  # of the span of a trace: a zone that is recorded for less ends early
 MOST_TOLD = 3  # of what the user was told, in the notes of a run
 

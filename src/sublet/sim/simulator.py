@@ -28,8 +28,6 @@ from sublet.sim.metrics import Metrics, metrics_from_run
 from sublet.sim.record import Recorder
 from sublet.sim.world import FRICTIONLESS, MarketChange, Physics, PlanDue, World
 
-__all__ = ["Cloud", "Driver", "Notes", "Run", "simulate"]
-
 PROGRESS_EVERY = 512  # happenings between two words to the progress bar
 MOST_IN_VAIN = 10_000  # plans and timers in a row, with nothing else to come: what is afoot needs a handful
 MOST_AT_ONCE = 1_000_000  # events at one instant: a sweep of 10,000 nodes takes some 100,000

@@ -15,9 +15,6 @@ import numpy.typing as npt
 
 from sublet.solve.arrays import Floats, Ints
 
-__all__ = ["binomials", "bounded_powers", "choose", "last_coefficients", "powers", "times"]
-
-
 # R polynomials, K coefficients of x^0, x^1 ... each
 
 

@@ -18,8 +18,6 @@ import numpy.typing as npt
 from sublet.errors import Infeasible, InvalidValue
 from sublet.solve.arrays import Floats, Ints
 
-__all__ = ["Curve", "Curves", "Hulls", "alike", "lower_left"]
-
 # I classes, C configurations, V vertices of all hulls, S steps of all hulls (S = V - I)
 
 

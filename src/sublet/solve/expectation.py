@@ -27,9 +27,6 @@ from sublet.errors import InvalidValue
 from sublet.solve.arrays import Bools, Floats, Ints
 from sublet.solve.coefficients import binomials, bounded_powers, choose, last_coefficients, times
 
-__all__ = ["ExpectedMoves", "Loss", "expected_moves", "keeps"]
-
-
 SEVERAL = 2  # one stage without replicas is restored no later than it would be sent
 
 # C configurations, Q depths, G groups of stages that take equally long to move, J donors of the last stage,

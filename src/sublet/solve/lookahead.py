@@ -17,9 +17,6 @@ import numpy as np
 from sublet.errors import Infeasible, InvalidValue
 from sublet.solve.arrays import Floats, Ints
 
-__all__ = ["Ahead", "Path", "best_path"]
-
-
 # H steps, C configurations, S = settled or unfinished, U unfinished ones
 
 

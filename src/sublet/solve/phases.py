@@ -24,8 +24,6 @@ import numpy.typing as npt
 from sublet.errors import Infeasible, InvalidValue
 from sublet.solve.arrays import Bools, Floats, Ints
 
-__all__ = ["NOT_STARTED", "Phases", "Plans", "best_plans"]
-
 # I classes, E phases, C configurations; classes come last inside, so that the inner loops run over many of them
 NOT_STARTED = -1
 Pay = npt.NDArray[np.inexact]  # complex where a second number decides between equals

@@ -11,8 +11,6 @@ from sublet.solve.arrays import Bools, Floats, Ints
 from sublet.solve.curves import Curves
 from sublet.solve.phases import Phases, Plans, best_plans
 
-__all__ = ["PlanBook", "plan_book"]
-
 # I classes, E phases, H plans of a class that are best at some value of time, N stretches looked at together
 ROUNDING = 1e-12  # relative; two values that differ by less are the same sum in another order
 

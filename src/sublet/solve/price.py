@@ -25,8 +25,6 @@ from sublet.errors import Infeasible, InvalidValue
 from sublet.solve.arrays import Floats, Ints
 from sublet.solve.curves import Curves
 
-__all__ = ["Frontier", "Solution", "frontier"]
-
 # I classes, S steps of all hulls in order of price; S1: S + 1 sums, of which item n is after the first n steps
 ROUNDING = 1e-12  # a budget this much under the least, relatively, is the least computed in another order
 

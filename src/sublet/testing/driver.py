@@ -41,8 +41,6 @@ from sublet.kernel.invariants import check
 from sublet.kernel.journal import header_line, line_from
 from sublet.kernel.kernel import Kernel
 
-__all__ = ["Driver"]
-
 PATIENCE = 2_000  # orders answered in a row; far more than any settled world needs
 
 

@@ -8,8 +8,6 @@ from typing import Any, cast
 from sublet.machine.objects import Objects
 from sublet.train.checkpoint.disk import Disk
 
-__all__ = ["Orders", "Stopped", "interrupted_disk", "interrupted_objects"]
-
 
 class Stopped(BaseException):
     """The process that gave the order is no more; what it would clean up stays."""

@@ -31,8 +31,6 @@ from sublet.runtime.providers.protocol import MarketNews, Provider
 from sublet.testing.values import an_offer
 from sublet.wire.messages import StartWorker, ToController
 
-__all__ = ["PATIENCE_S", "Ears", "EngineRig", "LocalRig", "ProviderRig", "Watch", "until", "with_fields"]
-
 PATIENCE_S = 90.0  # far beyond what anything here takes; a test that needs it fails
 Found = TypeVar("Found")
 

@@ -28,25 +28,6 @@ try:
 except ModuleNotFoundError as missing:
     raise MissingExtra("hypothesis", "testing") from missing
 
-__all__ = [
-    "NODE_SIZES",
-    "TICK_S",
-    "WIDEST_MINIMUM",
-    "arrivals",
-    "clouds",
-    "jobs",
-    "limits_and_budgets",
-    "markets",
-    "mixed_clouds",
-    "offers",
-    "physics",
-    "policies",
-    "prices",
-    "reordered",
-    "speeds",
-    "ticks",
-]
-
 TICK_S = 15.0
 WIDEST_MINIMUM = 8  # no job needs more GPUs than this, so that a cloud can promise to hold each of them
 NODE_SIZES = (1, 2, 4, 8)

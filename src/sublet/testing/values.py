@@ -11,8 +11,6 @@ from sublet.domain.money import Price
 from sublet.domain.offer import Market, Offer
 from sublet.perf.speedup import Linear
 
-__all__ = ["Changes", "EvenPauses", "a_job", "an_offer"]
-
 
 def a_job(job_id: str = "a", submit_s: float = 0.0, work: float = 100.0, **fields: Any) -> Job:
     """A job whose facts do not matter, except those given; linear unless told otherwise."""

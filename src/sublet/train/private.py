@@ -16,19 +16,6 @@ import torch
 import torch.distributed as dist
 from torch.utils.data._utils import worker as data_worker
 
-__all__ = [
-    "answered_for",
-    "as_shared",
-    "coalesced",
-    "copy_all",
-    "gather_blocks",
-    "is_compiled",
-    "nccl_options",
-    "parts_of",
-    "shared_from",
-    "times_written",
-]
-
 
 def times_written(tensor: torch.Tensor) -> int:
     """The number of writes in place: the only sign that backward added to a gradient."""

@@ -18,28 +18,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = [
-    "ANCHOR",
-    "BUCKET",
-    "DISK",
-    "HURRY_S",
-    "Brought",
-    "Carried",
-    "Damaged",
-    "Kept",
-    "Lacks",
-    "Newest",
-    "Offered",
-    "Part",
-    "Preparing",
-    "Printed",
-    "SaveFailed",
-    "Saved",
-    "Travel",
-    "Uncarried",
-    "Wants",
-]
-
 HURRY_S = 10.0  # wall: so long the end of a worker that is to be gone at once waits for what it saved
 DISK = "disk"  # of the node: goes with it
 ANCHOR = "anchor"  # where the controller is, or a directory that it and the nodes see

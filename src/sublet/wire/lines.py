@@ -27,19 +27,6 @@ from sublet.wire import messages
 from sublet.wire.files import Part
 from sublet.wire.messages import Profile
 
-__all__ = [
-    "LONGEST_LINE",
-    "LONGEST_WORDS",
-    "LineBuffer",
-    "Message",
-    "bytes_after",
-    "from_line",
-    "plain_text",
-    "shortened",
-    "to_frame",
-    "to_line",
-]
-
 LONGEST_TEXT = 200  # characters: enough to see what it was, too few to fill a disk with
 LONGEST_WORDS = 8_192  # characters of a peer's own words: as many as the last lines of an output may have
 

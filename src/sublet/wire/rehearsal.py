@@ -7,8 +7,6 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-__all__ = ["COARSE", "REHEARSAL", "SAMPLED", "Cue", "cue_here", "other_seed"]
-
 REHEARSAL = "SUBLET_REHEARSAL"  # the folder of this run
 CUE, RESTART, COARSE = "cue.json", "restart", "coarse"
 SAMPLED = 64  # numbers of each parameter that are written after each step, beside its sum and its length

@@ -14,8 +14,6 @@ import subprocess
 from pathlib import Path
 from typing import IO
 
-__all__ = ["PREFIX", "Claim", "NoBox", "claim"]
-
 PREFIX = "sbx"  # of every name: sbx7 is the bridge of box 7, sbx7h3 the network of its third host
 HOME = Path("/run/sublet-box")
 NUMBERS = range(1, 255)

@@ -13,8 +13,6 @@ from typing import Any
 
 from sublet_lab.box.claim import NoBox
 
-__all__ = ["ACCOUNT", "REGION", "Cloud"]
-
 REGION = "us-east-1"
 ACCOUNT = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing", "AWS_DEFAULT_REGION": REGION}
 OWNER = "123456789012"  # the account of every caller at moto

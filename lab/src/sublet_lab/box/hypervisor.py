@@ -21,8 +21,6 @@ from sublet_lab.box.machine import Machine
 from sublet_lab.box.metadata import Metadata
 from sublet_lab.box.network import Network
 
-__all__ = ["Box", "Host"]
-
 LOOK_S = 0.3  # between two looks at the account
 OURS = "sublet:server"  # the tag of instances that Sublet rents
 ON = ("pending", "running")

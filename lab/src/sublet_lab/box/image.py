@@ -13,8 +13,6 @@ from pathlib import Path
 import sublet
 import sublet_lab
 
-__all__ = ["Image"]
-
 PACKAGES = ("site-packages", "dist-packages")
 SOURCES = [str(Path(each.__file__ or "").parents[1]) for each in (sublet, sublet_lab)]
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")

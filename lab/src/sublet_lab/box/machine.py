@@ -15,8 +15,6 @@ from sublet_lab.box.claim import NoBox
 from sublet_lab.box.image import Image
 from sublet_lab.box.network import Cable
 
-__all__ = ["Machine"]
-
 HERE = Path(__file__).parent
 OFF = "#!/bin/sh\nkill -TERM 1\n"  # what `shutdown` and `poweroff` do
 BOOT_S = 120.0  # far more than it takes

@@ -11,8 +11,6 @@ from typing import Any
 
 from sublet_lab.box.network import METADATA, Cable
 
-__all__ = ["Metadata"]
-
 TOKEN, TTL = "X-aws-ec2-metadata-token", "X-aws-ec2-metadata-token-ttl-seconds"
 STAMP = "%Y-%m-%dT%H:%M:%SZ"
 ROLE = "box"

@@ -11,8 +11,6 @@ from pathlib import Path
 
 from sublet_lab.box.claim import Claim, NoBox
 
-__all__ = ["METADATA", "Cable", "Network"]
-
 METADATA = "169.254.169.254"
 CLONE_NEWNET = 0x40000000
 FIRST_HOST, MOST_HOSTS = 10, 200

@@ -10,8 +10,6 @@ from typing import Any
 from sublet_lab.box.cloud import REGION
 from sublet_lab.box.hypervisor import Box
 
-__all__ = ["IMAGE", "KIND", "write_config"]
-
 KIND = "g4dn.xlarge"  # one GPU: a worker
 IMAGE = "ami-03cf127a"  # one that moto knows
 

@@ -11,8 +11,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-__all__ = ["service"]
-
 KEYS = Path("/etc/ssh")
 PORT = 22
 USERS = ("root", "ubuntu")  # the second is another name of the first, where an image has it

@@ -31,8 +31,6 @@ from sublet.perf.speedup import Linear
 from sublet.testing.driver import Driver
 from sublet_lab.budgets.twin import Twin
 
-__all__ = ["Course", "live"]
-
 POLICIES = ("fifo", "equal", "las", "srtf", "price", "greedy-keep", "max-speedup")
 TURNS = 200  # of the world, in one life
 SOON_S, LONG_S = 300.0, 40_000.0

@@ -23,8 +23,6 @@ from sublet.domain.timers import CheckPurse
 from sublet.errors import InvariantBroken
 from sublet.kernel.kernel import Kernel
 
-__all__ = ["Twin"]
-
 DAY_US = 86_400_000_000
 NEVER = -1
 

@@ -18,8 +18,6 @@ from sublet.errors import MissingExtra
 from sublet.market.forecast import asked_for, bounded
 from sublet.solve.arrays import Floats
 
-__all__ = ["Arima", "Autoregression", "ar1_ahead"]
-
 LEAST_TICKS = 3  # two changes; fewer say nothing about how one follows another
 
 

@@ -19,8 +19,6 @@ from sublet.solve.arrays import Floats
 from sublet.testing.conformance import DrawingSuite, check_value
 from sublet_lab.forecasting.score import FORECASTERS, forecast_errors
 
-__all__ = ["ForecasterSuite", "pasts"]
-
 MOST = 32
 LONGEST_SENTENCE = 120
 SECONDS_AT_MOST = 0.25  # a tick at a time; statsmodels takes 15 ms, everyone else less than 2

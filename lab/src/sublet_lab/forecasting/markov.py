@@ -11,8 +11,6 @@ from sublet.domain.quantity import at_least, positive, whole
 from sublet.market.forecast import asked_for, bounded
 from sublet.solve.arrays import Floats
 
-__all__ = ["Kernel"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:

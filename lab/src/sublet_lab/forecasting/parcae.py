@@ -15,8 +15,6 @@ from sublet.market.forecast import asked_for, bounded
 from sublet.solve.arrays import Floats
 from sublet_lab.forecasting.arima import ar1_ahead
 
-__all__ = ["ParcaeForecast"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParcaeForecast:

@@ -15,17 +15,6 @@ from sublet.market.forecast import Forecaster
 from sublet.market.spot import SpotTrace
 from sublet.solve.arrays import Floats
 
-__all__ = [
-    "DEFAULT",
-    "FORECASTERS",
-    "PERSISTENCE",
-    "ForecastError",
-    "forecast_error",
-    "forecast_errors",
-    "forecaster",
-    "forecasters_for",
-]
-
 FORECASTERS = "sublet.forecasters"  # the group of entry points
 PERSISTENCE, DEFAULT = "persistence", "skilled"
 FIRST_TICKS = 12  # known before the first forecast that is judged

@@ -10,8 +10,6 @@ from sublet.domain.quantity import at_least, whole
 from sublet.market.forecast import asked_for, bounded
 from sublet.solve.arrays import Floats
 
-__all__ = ["Drift", "Foreknown"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:

@@ -25,8 +25,6 @@ from sublet_lab.forecasting.arima import Autoregression
 from sublet_lab.forecasting.markov import Kernel
 from sublet_lab.forecasting.simple import Drift
 
-__all__ = ["Skilled"]
-
 CANDIDATES: tuple[Forecaster, ...] = (Kernel(), Autoregression(), Autoregression(changes=True), Drift())
 RIDES = 32  # histories that are remembered, such as one per zone
 

@@ -12,8 +12,6 @@ from sublet.market.spot import SpotTrace
 from sublet.market.traces import TRACES
 from sublet_lab.forecasting.score import DEFAULT, PERSISTENCE, ForecastError, forecast_errors, forecasters_for
 
-__all__ = ["MOMENTS", "MOMENTS_OF_MANY", "ErrorRow", "error_row", "readable_traces"]
-
 MOMENTS = 1000  # of a trace at which everyone forecasts; more take long and tell little more
 MOMENTS_OF_MANY = 300  # of each of many traces
 

@@ -18,8 +18,6 @@ from sublet.wire.lines import LineBuffer, Message, to_line
 from sublet.wire.messages import Joined, Leading, Leave, Meet, Ready, Regroup, Stepped
 from sublet_lab.grid.worker import Fault, Kept, Worker
 
-__all__ = ["Control", "Process", "Stuck"]
-
 LIMIT_S = 120.0
 LOOK_S = 0.05  # what is waited for may come without a word of a worker
 

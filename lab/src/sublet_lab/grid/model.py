@@ -14,25 +14,6 @@ from torch.nn import functional
 from sublet.train.grid.pipeline import Atom, Work, atoms, share
 from sublet.train.grid.stages import Stages
 
-__all__ = [
-    "BLOCKS",
-    "CLIP",
-    "MICRO",
-    "SEED",
-    "SIZE",
-    "VOCAB",
-    "WIDTH",
-    "WORK",
-    "Net",
-    "a_net",
-    "adam",
-    "loss_of",
-    "momentum",
-    "plainly",
-    "samples",
-    "score",
-]
-
 SIZE, MICRO, SEED, CLIP = 10, 2, 11, 0.6
 BLOCKS, WIDTH, VOCAB = 4, 6, 9
 

@@ -21,8 +21,6 @@ from sublet_lab.grid.script import EPOCHS, run_script, trained
 from sublet_lab.grid.script import STEPS as STEPS_OF_SCRIPT
 from sublet_lab.grid.worker import Fault, Kept
 
-__all__ = ["Result", "Row", "changes", "checkpoints", "grids", "kill_points", "random_kills", "run", "scripts"]
-
 STEPS = 5
 IN_A_STEP = ("forward 1", "backward 0", "before sum", "pending", "agreed", "applied")
 IN_A_CHANGE = ("forming", "meeting", "met", "moving", "moved")

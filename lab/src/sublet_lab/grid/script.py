@@ -17,8 +17,6 @@ from sublet.wire.messages import EXIT_LEFT
 from sublet_lab.grid.model import a_net, score
 from sublet_lab.grid.worker import Kept
 
-__all__ = ["EPOCHS", "EVERY", "STEPS", "run_script", "trained"]
-
 SAMPLES, BATCH, MICRO, EPOCHS, EVERY = 30, 10, 2, 8, 4
 STEPS = SAMPLES // BATCH * EPOCHS
 

@@ -28,8 +28,6 @@ from sublet.train.state.state import Progress, State
 from sublet.wire.messages import Joined, Ready, Stepped
 from sublet_lab.grid.model import CLIP, MICRO, SEED, SIZE, WORK, a_net, adam
 
-__all__ = ["Fault", "Kept", "Worker"]
-
 WAIT_S = 120.0
 
 

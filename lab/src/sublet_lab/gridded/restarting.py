@@ -14,8 +14,6 @@ from sublet.domain.plan import JobState, Phase, Plan, Pool, Snapshot
 from sublet.domain.shape import Shape
 from sublet.planning.turns import fastest_shape, serve_in_turn
 
-__all__ = ["CheckpointRestart"]
-
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRestart:

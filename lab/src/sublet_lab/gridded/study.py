@@ -33,8 +33,6 @@ from sublet.runtime.settings import Settings
 from sublet_lab.gridded.restarting import CheckpointRestart
 from sublet_lab.studies.study import Check, Findings, Study, StudyTable, Tell, at_least, equals, within
 
-__all__ = ["STUDY", "Walk", "in_order", "ordered_alike"]
-
 MARKET, START_S, SHARE = "bamboo-p3", 19_800.0, 0.22  # hours 5.5 to 6.5 of the record: 7, 6, 5, 4, 5, 4, 5, 6, 7, ...
 ENDS_S, SPEEDUP = 3_600.0, 12.0
 QUICK_ENDS_S, QUICK_SPEEDUP = 1_560.0, 24.0

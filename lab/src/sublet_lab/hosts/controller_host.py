@@ -19,8 +19,6 @@ from sublet_lab.box.hypervisor import Box
 from sublet_lab.box.renting import write_config
 from sublet_lab.hosts.server import Server
 
-__all__ = ["HostedServer"]
-
 PORT = 7070  # of a host of its own
 ROLE = "anchor"
 

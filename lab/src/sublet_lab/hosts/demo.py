@@ -17,8 +17,6 @@ from sublet_lab.hosts.study import PATIENCE_S, spec_of
 from sublet_lab.hosts.trial import Outcome, Trial
 from sublet_lab.studies.study import Tell
 
-__all__ = ["HostsDemo", "run"]
-
 NODES, STEPS, ALONE_S = 3, 500, 0.36  # of a step, for one worker
 NOTICE_S, CUT_OFF_S = 10.0, 35.0
 HOST_FAULTS = (

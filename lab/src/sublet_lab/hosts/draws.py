@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from sublet_lab.box.claim import NoBox
 from sublet_lab.hosts.faults import HostFault, Scene
 
-__all__ = ["Draw", "draw"]
-
 SCRIPTS = ("sdk", "sdk", "ddp", "trainer")
 STEPS = (120, 160)
 NOTICES_S = (3.0, 20.0)

@@ -9,21 +9,6 @@ from dataclasses import dataclass
 from sublet_lab.box.hypervisor import Box
 from sublet_lab.hosts.server import Server
 
-__all__ = [
-    "AWS_LEASE_S",
-    "CALM",
-    "FIVE_MINUTES_S",
-    "HOST_FAULTS",
-    "LEASE_S",
-    "LONG_S",
-    "NOTICE_S",
-    "PACE_S",
-    "SHORT_S",
-    "SLOW_S",
-    "HostFault",
-    "Scene",
-]
-
 LEASE_S = 60.0  # of the box's nodes, but in one row
 AWS_LEASE_S, FIVE_MINUTES_S = 900.0, 300.0  # Sublet's default on AWS, and a third of it
 PACE_S = 0.1  # of a step

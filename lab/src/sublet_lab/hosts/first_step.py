@@ -24,8 +24,6 @@ from sublet_lab.hosts.split import cpu_s_of, marks_of_events, marks_of_host, mar
 from sublet_lab.hosts.study import DISK, spec_of
 from sublet_lab.studies.study import Findings, StudyTable, Tell, at_most
 
-__all__ = ["first_of_all", "run_first_step"]
-
 HOSTS, STEPS = 2, 4
 FILES, WORDS = 50, 5000  # of the workdir
 LEASE_S = 60.0

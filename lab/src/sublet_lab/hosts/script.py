@@ -25,8 +25,6 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
-__all__: list[str] = []
-
 SAMPLES, BATCH, LR = 9600, 24, 0.05  # a batch that 1, 2, 3 and 4 workers can share alike
 EVERY = 20  # steps between two checkpoints, without the SDK
 

@@ -32,8 +32,6 @@ from sublet_lab.hosts.study import PATIENCE_S, SCRIPT, TOLERANCE, spec_of
 from sublet_lab.hosts.trial import Outcome, Trial, result_of
 from sublet_lab.studies.study import Tell
 
-__all__ = ["Result", "made_twice", "run_seeds", "went_back"]
-
 ALONE_S = 120.0
 
 

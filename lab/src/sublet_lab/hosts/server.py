@@ -20,8 +20,6 @@ from sublet.runtime.settings import Settings, settings_to_json
 from sublet_lab.box.hypervisor import Box
 from sublet_lab.box.renting import write_config
 
-__all__ = ["Server"]
-
 DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL")  # util-linux: a killed study leaves no process
 UP_S = 90.0
 DOWN_S = 120.0

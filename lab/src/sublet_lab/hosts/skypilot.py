@@ -31,8 +31,6 @@ from sublet_lab.box.image import Image
 from sublet_lab.hosts.server import Server
 from sublet_lab.studies.skypilot import task_files
 
-__all__ = ["main", "why_not"]
-
 HOSTS: Final = 2
 LEASE_S: Final = 30.0
 PATIENCE_S: Final = 240.0  # for one file

@@ -14,8 +14,6 @@ from typing import Any
 
 from sublet_lab.box.hypervisor import Host
 
-__all__ = ["PARTS", "cpu_s_of", "marks_of_events", "marks_of_host", "marks_of_words", "rows_of"]
-
 PARTS = {  # mark -> what ends with it
     "rented": "the plan, and two orders to EC2",
     "on": "the boot: a host until its user data run",

@@ -37,8 +37,6 @@ from sublet_lab.hosts.faults import (
 from sublet_lab.hosts.trial import Outcome, Trial
 from sublet_lab.studies.study import Check, Findings, Study, StudyTable, Tell, at_most, equals
 
-__all__ = ["DISK", "SCRIPTS", "STUDY", "TOLERANCE", "most_lost", "run_rows", "slowed", "spec_of", "verdict"]
-
 SCRIPTS = ("sdk", "ddp", "trainer")
 SCRIPT = Path(__file__).with_name("script.py")
 TOLERANCE = 1e-4  # of the loss: sums over other numbers of workers round otherwise

@@ -18,8 +18,6 @@ from sublet_lab.hosts.faults import LEASE_S, HostFault, Scene
 from sublet_lab.hosts.server import Server
 from sublet_lab.studies.study import Tell
 
-__all__ = ["Outcome", "Trial", "at_of", "executed", "result_of"]
-
 LOOK_S = 0.25
 
 

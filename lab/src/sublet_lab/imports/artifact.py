@@ -11,8 +11,6 @@ from typing import Any
 from sublet.data.csvfile import read_columns
 from sublet.errors import BadInput
 
-__all__ = ["Artifact", "Made", "json_of", "lines_of", "text_of"]
-
 Made = tuple[str, str]  # a file below the data folder, and its text as CSV
 
 

@@ -8,8 +8,6 @@ from pathlib import Path
 from sublet_lab.imports.artifact import Artifact, Made
 from sublet_lab.imports.jobs import workload_csv
 
-__all__ = ["BOA"]
-
 
 def _boa(clone: Path) -> Iterator[Made]:
     yield "jobs/boa_test.csv", workload_csv(clone / "sia-simulator" / "workloads" / "test.csv")

@@ -19,8 +19,6 @@ from sublet_lab.imports.pollux import PHILLY, POLLUX
 from sublet_lab.imports.sia import SIA
 from sublet_lab.imports.spot import PARCAE, SKYPILOT, SPOTHEDGE
 
-__all__ = ["ARTIFACTS", "Held", "State", "artifact_of", "digest", "expected", "held", "import_from"]
-
 ARTIFACTS: Sequence[Artifact] = (SIA, POLLUX, SKYPILOT, SPOTHEDGE, BOA, PARCAE, PHILLY)
 DIGESTS = Path(__file__).with_name("digests.csv")
 

@@ -9,8 +9,6 @@ from pathlib import Path
 from sublet.errors import BadInput
 from sublet_lab.imports.artifact import lines_of
 
-__all__ = ["philly_csv", "workload_csv"]
-
 COLUMNS = "job_id,submit_s,duration_s,gpus,model,batch_size,steps,group,gpu,deadline_s,klass"
 
 

@@ -10,8 +10,6 @@ from sublet_lab.imports.artifact import Artifact, Made, json_of
 from sublet_lab.imports.jobs import philly_csv, workload_csv
 from sublet_lab.imports.tables import MODELS, efficiency_rows, exact, step_rows
 
-__all__ = ["PHILLY", "POLLUX"]
-
 COMMIT = "c793c7089bd307462686339d29707925c461f9a9"
 FOLDERS = ("workloads", "workloads-0.5", "workloads-1.5", "workloads-2.0", "workloads-realistic")
 WORKLOADS = range(1, 7)

@@ -9,8 +9,6 @@ from sublet_lab.imports.artifact import Artifact, Made
 from sublet_lab.imports.jobs import workload_csv
 from sublet_lab.imports.tables import MODELS, efficiency_rows, models_csv, rounded, step_rows
 
-__all__ = ["SIA"]
-
 CLUSTERS = {  # the file's ending -> GPU, node type, GPUs per node
     "-aws": ("T4", "g4dn.12xlarge", 4),
     "-azure": ("V100-32GB", "ND40rs_v2", 8),

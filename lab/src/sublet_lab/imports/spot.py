@@ -9,8 +9,6 @@ from pathlib import Path
 from sublet.errors import BadInput
 from sublet_lab.imports.artifact import Artifact, Made, json_of, text_of
 
-__all__ = ["PARCAE", "SKYPILOT", "SPOTHEDGE"]
-
 HEADER = "t_s,zone,available"
 OCTOBER = "availability/1-node/aws-10-26-2022"
 RECORDS = {  # the folder of the repository, and the ending of the names of its files -> our file

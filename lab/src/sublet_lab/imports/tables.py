@@ -8,8 +8,6 @@ from pathlib import Path
 from sublet.errors import BadInput
 from sublet_lab.imports.artifact import lines_of
 
-__all__ = ["MODELS", "Number", "efficiency_rows", "exact", "models_csv", "rounded", "step_rows"]
-
 MODELS = ("bert", "cifar10", "deepspeech2", "imagenet", "ncf", "yolov3")
 TASKS = {  # in our words: the artifact names the models alone
     "bert": '"BERT fine-tuning, SQuAD"',

@@ -31,8 +31,6 @@ from sublet.train.checkpoint.checkpoints import Checkpoints, LoadedCheckpoint
 from sublet_lab.races.shelf import Shelf
 from sublet_lab.races.turns import FATES, Program, Turns
 
-__all__ = ["Broken", "Course", "race"]
-
 WORST = 0.06  # of the requests meet one fate; of some seeds none does
 KEEP = 2
 DAY_S = 86_400.0

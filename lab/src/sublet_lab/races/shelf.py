@@ -10,8 +10,6 @@ from typing import Self
 
 from sublet.machine.objects import Content, Found, Overtaken, Version
 
-__all__ = ["Shelf"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Object:

@@ -17,8 +17,6 @@ from typing import Any, cast
 
 from sublet.machine.objects import Objects, Overtaken, StoreFailed
 
-__all__ = ["FATES", "Died", "Program", "Turns"]
-
 FATES = ("lost", "unanswered", "twice", "late", "refused", "dies before", "dies after")
 ARRIVES = 0.05  # of all turns are of something that was late
 ENDLESS = 20_000  # turns; no course has as many

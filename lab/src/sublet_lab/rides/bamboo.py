@@ -18,8 +18,6 @@ from sublet.perf.parcae import SPOT_USD_PER_H
 from sublet_lab.rides.record import Record, RideMoment
 from sublet_lab.rides.ride import RideResult
 
-__all__ = ["BAMBOO_DEEP", "replay_bamboo"]
-
 BAMBOO_DEEP = {"bert": 12, "resnet152": 8, "gpt-1.5b": 9, "gpt-6.7b": 16}  # its own for two, half as deep again for GPT
 GLOBAL_S = 30.0  # everyone meets anew
 LOCAL_S = 12.5  # a neighbour takes over: 5 to 20 s

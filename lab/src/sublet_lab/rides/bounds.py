@@ -19,8 +19,6 @@ from sublet.solve.arrays import Floats
 from sublet.solve.lookahead import Ahead, best_path
 from sublet_lab.rides.record import Record
 
-__all__ = ["Foretold", "constant", "most_kept", "oracle", "path_value", "steps_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Foretold:

@@ -31,8 +31,6 @@ from sublet_lab.rides.bounds import path_value
 from sublet_lab.rides.record import Record, RideMoment
 from sublet_lab.rides.ride import RideResult
 
-__all__ = ["Punctual", "certain_samples", "least_usd", "replay_punctual"]
-
 LEVEL = 1.1  # between two values tried
 REACHED, PRIOR_S = 0.92, 1800.0  # share of the settled speed, until it has been seen, worth so long of seeing
 LEAST_REACHED = 0.5

@@ -24,8 +24,6 @@ from sublet.solve.lookahead import best_path
 from sublet_lab.rides.bounds import steps_of
 from sublet_lab.rides.record import Record
 
-__all__ = ["Best", "Hindsight"]
-
 DEAREST = 64.0  # times what a sample costs at the least: there as many are made as can be
 HALVINGS, FREE_HALVINGS = 10, 40  # of the range of worths; a path takes as long as a ride
 DIGITS = 1e-6  # relative, of samples per dollar

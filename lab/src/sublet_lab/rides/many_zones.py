@@ -21,8 +21,6 @@ from sublet.perf.parcae import ON_DEMAND_USD_PER_H, PARCAE_BATCHES, SPOT_USD_PER
 from sublet.solve.arrays import Floats
 from sublet_lab.rides.zones import Have, Links, ZonedJob, zoned_look, zoned_oracle
 
-__all__ = ["CHOICES", "Chooses", "ZoneRuns", "ZonedRunResult", "have_of", "measured_zoned_job", "run_in_zones"]
-
 Chooses = Literal["oracle", "greedy-live", "liveput"]
 CHOICES: tuple[Chooses, ...] = get_args(Chooses)
 LOOK_STEPS = 20

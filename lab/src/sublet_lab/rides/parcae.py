@@ -24,8 +24,6 @@ from sublet.planning.turns import fastest_shape, serve_in_turn
 from sublet.solve.arrays import Floats
 from sublet_lab.forecasting.parcae import ParcaeForecast
 
-__all__ = ["Parcae"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parcae:

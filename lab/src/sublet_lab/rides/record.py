@@ -9,8 +9,6 @@ from sublet.domain.quantity import positive
 from sublet.errors import InvalidValue
 from sublet.market.spot import SpotTrace
 
-__all__ = ["Record", "RideMoment", "capacity_of", "record_of"]
-
 
 class RideMoment(NamedTuple):
     """A tick or a change; nothing happens until the next one."""

@@ -24,8 +24,6 @@ from sublet_lab.rides.ride import RideResult
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["SpotRuns", "frontier_plot", "rows_from_runs", "timeline", "write_spot_report"]
-
 PAGE, PICTURE, FRONTIER, FACTS = "report.html", "timeline.png", "frontier.png", "spot.json"
 LEAST_LABELLED = 0.045  # of the time across: a shorter stay has no room for its grid
 PANEL_IN = 1.9

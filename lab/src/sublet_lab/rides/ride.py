@@ -25,8 +25,6 @@ from sublet.sim.simulator import Cloud, Run, simulate
 from sublet.sim.world import Physics
 from sublet_lab.rides.record import Record
 
-__all__ = ["BOOT_S", "RideResult", "Supply", "Way", "ride"]
-
 BOOT_S = 45.0  # what Bamboo measured for creating an instance
 POOL = "spot"
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from sublet_lab.rides.record import Record
     from sublet_lab.rides.ride import RideResult, Supply
 
-__all__ = ["OFTEN_S", "SpotMarket", "market_of", "run_deadline", "run_frontier", "run_policies", "run_zones"]
-
 VALUES = (1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 10.0)  # of a sample, as multiples of what it costs at the least
 BOUNDS = frozenset({"oracle", "ideal", "parcae-truth"})  # they know the future, and need no notice of it
 OFTEN_S = 300.0  # between decisions where zones are chosen

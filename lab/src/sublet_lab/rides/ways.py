@@ -25,8 +25,6 @@ from sublet_lab.rides.parcae import Parcae
 from sublet_lab.rides.record import Record
 from sublet_lab.rides.ride import Way
 
-__all__ = ["WAYS", "way_of"]
-
 WAYS = ("ideal", "oracle", "checkpoint-restart", "greedy-live", "parcae-truth", "parcae", "liveput")
 
 

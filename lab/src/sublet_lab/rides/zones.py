@@ -29,8 +29,6 @@ from sublet.solve.arrays import Bools, Floats, Ints
 from sublet.solve.expectation import Loss, expected_moves
 from sublet.solve.lookahead import Ahead, best_path
 
-__all__ = ["Have", "Links", "ZonedJob", "region_of", "zoned_look", "zoned_oracle"]
-
 Have = tuple[int, ...]  # instances in each zone
 GRADIENT_BYTES = 4  # of a parameter
 FEW_ZONES = 3  # so many may be a site although they are in different regions

@@ -10,8 +10,6 @@ from sublet.planning.value_of_time import ValueOfTime, constant_price
 from sublet.policies.price.decision import Decision
 from sublet.policies.price.policy import priced_plan
 
-__all__ = ["BoaIdeal"]
-
 
 @dataclass(frozen=True, slots=True)
 class BoaIdeal:

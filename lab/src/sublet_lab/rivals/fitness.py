@@ -16,8 +16,6 @@ from sublet.domain.shape import Shape
 from sublet.planning.widths import rate_at, useful_widths
 from sublet.solve.knapsack.split import best_split
 
-__all__ = ["KEEP", "Discount", "by_age", "by_time_left", "fittest_widths", "intact_shape", "widest_guess"]
-
 Discount = Callable[[JobState, float], float]  # (job, now) -> what its speed is worth elsewhere, for the pause between
 
 WAITING_SPEEDUP = 0.004  # of a job without GPUs, so that it has a power: Pollux adds 0.001 to a quarter of the speedup

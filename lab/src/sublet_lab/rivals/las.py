@@ -9,8 +9,6 @@ from sublet.domain.quantity import positive
 from sublet.planning.draft import Draft
 from sublet_lab.rivals.ranking import TIRESIAS_THRESHOLD_GPU_S, TOLERANCE_GPU_S, grant_in_order
 
-__all__ = ["Las"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Demoted:

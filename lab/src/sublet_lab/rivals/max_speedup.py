@@ -9,8 +9,6 @@ from sublet.domain.plan import JobState, Plan, Pool, Snapshot, arrival
 from sublet.planning.draft import Draft
 from sublet.planning.widths import gain_steps, jobs_by_pool, worth_growing
 
-__all__ = ["MaxSpeedup"]
-
 
 @dataclass(frozen=True, slots=True)
 class MaxSpeedup:

@@ -14,8 +14,6 @@ from sublet.domain.shape import packed
 from sublet.planning.draft import Draft
 from sublet.planning.widths import jobs_by_pool
 
-__all__ = ["LeftS", "Optimus", "speed_left_s"]
-
 # (job, pool, work done) -> seconds left on the fewest GPUs that it can run on, on one more, and so on up to the most
 LeftS = Callable[[Job, Pool, float], Iterator[float]]
 

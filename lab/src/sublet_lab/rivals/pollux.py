@@ -12,8 +12,6 @@ from sublet.planning.draft import Draft
 from sublet.planning.widths import jobs_by_pool
 from sublet_lab.rivals.fitness import Discount, by_time_left, fittest_widths
 
-__all__ = ["Pollux"]
-
 
 @dataclass(frozen=True, slots=True)
 class Pollux:

@@ -10,8 +10,6 @@ from sublet.domain.plan import JobState, Pool
 from sublet.domain.shape import packed
 from sublet.planning.draft import Draft
 
-__all__ = ["TIRESIAS_THRESHOLD_GPU_S", "TOLERANCE_GPU_S", "RemainingTime", "grant_in_order"]
-
 TIRESIAS_THRESHOLD_GPU_S = 57_600.0  # 16 GPU-hours: what the Pollux artifact's Tiresias uses
 TOLERANCE_GPU_S = 1.0  # woken at the very moment of demotion, a sum of floats may fall short of it by a hair
 OVERTAKERS = 64  # how far behind the first misfit to look for smaller jobs that fit: bounds the work of one decision

@@ -8,8 +8,6 @@ from sublet.domain.plan import JobState, Plan, Snapshot
 from sublet.planning.draft import Draft
 from sublet_lab.rivals.ranking import RemainingTime, grant_in_order
 
-__all__ = ["Srtf"]
-
 
 @dataclass(frozen=True, slots=True)
 class Srtf:

@@ -10,8 +10,6 @@ from sublet.domain.quantity import at_least, positive
 from sublet.planning.draft import Draft
 from sublet_lab.rivals.ranking import TIRESIAS_THRESHOLD_GPU_S, TOLERANCE_GPU_S, grant_in_order
 
-__all__ = ["Tiresias"]
-
 
 @dataclass(frozen=True, slots=True)
 class _DemotedAt:

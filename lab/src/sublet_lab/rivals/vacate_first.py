@@ -6,8 +6,6 @@ from dataclasses import dataclass, replace
 
 from sublet.domain.plan import Plan, Policy, Snapshot
 
-__all__ = ["VacateFirst"]
-
 
 @dataclass(frozen=True, slots=True)
 class VacateFirst:

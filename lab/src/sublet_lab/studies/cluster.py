@@ -44,8 +44,6 @@ from sublet_lab.studies.ratio import Ratio
 from sublet_lab.studies.study import Check, Findings, Study, StudyTable, Tell, at_most
 from sublet_lab.studies.unseen import NUMBERS, unseen_cluster
 
-__all__ = ["STUDY"]
-
 MEAN = {  # of the mean time of such a rival at most
     "64 T4": {PRICE: 0.91, "price, sizes learned": 0.93, "price, no sizes": 0.97},
     "64 mixed": {PRICE: 0.96, "price, sizes learned": 0.96, "price, no sizes": 0.99},

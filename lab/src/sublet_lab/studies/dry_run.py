@@ -31,8 +31,6 @@ from sublet.runtime.settings import Settings
 from sublet.runtime.store import Store
 from sublet.wire.messages import ToAgent
 
-__all__ = ["SIZES", "dry_runs", "market_of"]
-
 SIZES = (1, 2, 4, 6, 8, 16)  # GPUs of a node; six are on AWS's inf2.24xlarge, which one file asks for
 USD_PER_GPU_H = 1.0  # whatever it is: there is no limit, and only whether is asked
 ANY = "L4"  # for jobs that name no kind

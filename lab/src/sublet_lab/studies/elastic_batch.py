@@ -28,8 +28,6 @@ from sublet.policies.elastic_batch.scaling import BatchScaling, doubling
 from sublet.sim.simulator import Cloud, simulate
 from sublet_lab.studies.study import Check, Findings, Study, StudyTable, Tell, at_least, at_most, within
 
-__all__ = ["BASELINES", "CASES", "FAMILIES", "STUDY", "BatchCase", "BatchOutcome", "average", "jobs_of", "outcome"]
-
 GPUS, MOST_GPUS, RESTART_S = 40, 10, 60.0
 GPU = "V100"  # a name: the step times are those of the table
 NODE = Offer(

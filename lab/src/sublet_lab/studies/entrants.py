@@ -30,19 +30,6 @@ from sublet_lab.studies.peers import (
     sia_as_published,
 )
 
-__all__ = [
-    "FREE",
-    "LEARNERS",
-    "PRICE",
-    "PRICES",
-    "Entrant",
-    "contenders",
-    "learners",
-    "learns",
-    "others",
-    "others_learn",
-]
-
 PRICE = "price"
 DECLARED, LEARNED, PAST, BLIND = "declared", "learned by group", "none", "none, all alike"
 PRICES = {  # the same policy, by what it is told of sizes

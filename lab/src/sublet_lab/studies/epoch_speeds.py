@@ -29,8 +29,6 @@ from sublet.perf.measured import goodput_model
 from sublet.perf.steptime import iteration_s
 from sublet.perf.tables import read_profile
 
-__all__ = ["EpochSpeed", "iterations_left_s", "pollux_speed"]
-
 GPU = "T4"  # what the tables were measured on
 NOT_ELASTIC = ("ncf",)  # models that the simulator never gives more than one GPU when it may choose
 MOST_GPUS = 64  # as far as the tables reach

@@ -14,8 +14,6 @@ from sublet.domain.plan import JobState, Plan, Policy, Snapshot, WaitingJobs
 from sublet_lab.rivals.fitness import widest_guess
 from sublet_lab.sia_learned import Learned
 
-__all__ = ["LearnsSpeeds"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnsSpeeds:

@@ -37,8 +37,6 @@ from sublet_lab.rivals.greedy.speed import GreedySpeed
 from sublet_lab.rivals.greedy.time import GreedyTime
 from sublet_lab.studies.study import Check, Findings, Study, StudyTable, Tell, at_least, at_most, equals
 
-__all__ = ["GREEDY", "POLICIES", "STUDY", "Figures", "average", "figures", "jobs_of"]
-
 NODES = 32
 JOBS = 400
 LOADS = (3.0, 5.0, 7.0)  # jobs per hour; 7 is more than the nodes can do

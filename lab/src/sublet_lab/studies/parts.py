@@ -10,8 +10,6 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 
 from sublet_lab.studies.study import Findings, Tell
 
-__all__ = ["Part", "end_with_parent", "findings_of", "joined"]
-
 Part = Callable[[bool, Tell], Findings]  # (quick, tell), as a study; a function of a module, to be found by its name
 
 

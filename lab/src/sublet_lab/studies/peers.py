@@ -37,22 +37,6 @@ from sublet_lab.studies import pollux_oracle
 from sublet_lab.studies.epoch_speeds import EpochSpeed
 from sublet_lab.studies.study import Check, Findings, Study, StudyTable, Tell, within
 
-__all__ = [
-    "STUDY",
-    "Measured",
-    "Setting",
-    "Timed",
-    "cluster_of_t4",
-    "homogeneous_cluster",
-    "measured",
-    "mixed_cluster",
-    "pollux_as_published",
-    "pollux_fair",
-    "sia_as_published",
-    "sia_fair",
-    "sizes_spread",
-]
-
 ROUND_S = 60.0
 FAIR = 0.1  # as near as this to what was published
 FIRST_S = 0.001  # a job that is there from the start is first looked at after a round

@@ -29,8 +29,6 @@ from sublet_lab.rivals.vacate_first import VacateFirst
 from sublet_lab.studies.epoch_speeds import iterations_left_s, pollux_speed
 from sublet_lab.studies.study import Check, Findings, Study, StudyTable, Tell, at_least, at_most, equals
 
-__all__ = ["NODES", "ROUND_S", "STUDY", "Comparison", "compare", "jobs_of", "published_times"]
-
 NODES = 16
 ROUND_S = 60.0
 QUICK_LOAD = "1.0"

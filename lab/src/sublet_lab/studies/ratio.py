@@ -9,8 +9,6 @@ from statistics import fmean, stdev
 
 from scipy.stats import t as student
 
-__all__ = ["Ratio"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ratio:

@@ -22,8 +22,6 @@ from sublet.runtime.jobs.file import job_from_file
 from sublet.runtime.jobs.spec import JobSpec
 from sublet_lab.studies.dry_run import SIZES, dry_runs
 
-__all__ = ["GOAL", "Verdict", "main", "survey", "task_files"]
-
 FOLDERS = ("examples", "llm")
 OPTIONS = ("--dry-run", "--json")
 GOAL = 0.85  # of the files, with the paths of their authors supposed to be there

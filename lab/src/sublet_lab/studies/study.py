@@ -6,8 +6,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-__all__ = ["Check", "Findings", "Study", "StudyTable", "Tell", "at_least", "at_most", "equals", "within"]
-
 Tell = Callable[[str], None]  # the present run, for progress messages
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["TITLES"]
-
 TITLES: Mapping[str, str] = {  # as in the studies themselves; one that is not here is imported for its title
     "boa": "Budget-optimal rental: theory, the published system, and price beside it",
     "cluster": "Every policy on 64 GPUs of one kind and of three, beside Pollux and Sia",

@@ -17,8 +17,6 @@ from sublet.sim.workloads.workload import Workload
 from sublet_lab.studies import pollux_oracle
 from sublet_lab.studies.peers import Setting, cluster_of_t4
 
-__all__ = ["NUMBERS", "besides", "unseen_cluster", "unseen_workload"]
-
 NUMBERS = ("1", "2", "3", "4", "5", "6")
 
 

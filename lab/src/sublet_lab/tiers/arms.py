@@ -32,8 +32,6 @@ from sublet_lab.studies.deepvm.facts import ANCHORS, AWS
 from sublet_lab.tiers.places import Took
 from sublet_lab.tiers.worker import Facts
 
-__all__ = ["ARMS", "Arm", "Life", "expected_s", "interval_s", "live", "rents"]
-
 NODES = 8
 ARMS = ("tiering", "single anchor", "bucket", "on demand")
 PATIENCE_S = 240.0

@@ -28,8 +28,6 @@ from sublet.wire.files import Lacks, Offered, Part, Travel, Uncarried, Wants
 from sublet.wire.messages import Hello, StartWorker, WorkerUp
 from sublet_lab.tiers.places import Took, state_of
 
-__all__ = ["Carrying", "Spent", "measure_carried", "turned"]
-
 JOB = "job-1"
 KEEP = 3
 PATIENCE_S = 300.0

@@ -12,8 +12,6 @@ from sublet.advise.checkpointing import Checkpoints, Fleets, anchors_for, outage
 from sublet_lab.studies.deepvm.facts import AWS
 from sublet_lab.studies.study import Check, StudyTable, at_most
 
-__all__ = ["modelled", "usd_per_h_of_work"]
-
 NODES = 8
 HAZARDS_PER_H = (0.05, 0.2, 0.5, 1.0, 2.0)  # per node; spot records that we have are between 0.2 and 1.1
 STATES_GB = (0.2, 2.0, 20.0, 60.0)

@@ -18,8 +18,6 @@ import torch.distributed as dist
 from sublet.train.link.peers import PeerGroup
 from sublet.train.state.state import broadcast
 
-__all__ = ["Peers"]
-
 WORLD = 2
 END_S = 10.0
 

@@ -18,8 +18,6 @@ from sublet.errors import MissingExtra
 from sublet.train.checkpoint.checkpoints import Checkpoints, newest
 from sublet.train.checkpoint.store import copy_newest, open_store
 
-__all__ = ["ACCESS", "State", "Tiers", "Took", "bucket_server", "state_of"]
-
 State = dict[str, torch.Tensor]
 TENSOR_BYTES = 4 << 20
 UP_S = 120.0  # for a server to answer

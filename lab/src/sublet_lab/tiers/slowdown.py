@@ -20,8 +20,6 @@ from sublet.domain.saving import MOST_SLOWDOWN, least_interval_s
 from sublet.train.checkpoint.checkpoints import Checkpoints, Pending
 from sublet_lab.tiers.places import state_of
 
-__all__ = ["Slowdown", "longer_by", "measure_slowdown", "median_interval"]
-
 WARM_UP = 5  # writes, to know what one costs
 FEWEST = 4  # fours
 SIDE = 256  # of the matrices that a step multiplies

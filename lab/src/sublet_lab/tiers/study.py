@@ -30,8 +30,6 @@ from sublet_lab.tiers.peers import Peers
 from sublet_lab.tiers.places import Tiers, Took, bucket_server, state_of
 from sublet_lab.tiers.slowdown import Slowdown, measure_slowdown, median_interval
 
-__all__ = ["STUDY", "Sizes", "foretold", "typical"]
-
 NEAR = 0.20  # of the model's prediction
 MEASURED = ("disk", "anchor", "bucket")
 CARRIED, PEERS = "carried", "peers"  # to the controller host, by agents; from another worker's memory

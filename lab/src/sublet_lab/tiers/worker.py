@@ -18,8 +18,6 @@ from sublet.train.checkpoint.checkpoints import Checkpoints, Pending
 from sublet.train.checkpoint.store import copy_newest, open_store, place_from
 from sublet_lab.tiers.places import state_of
 
-__all__ = ["Facts", "main"]
-
 TELL_STEPS = 10
 
 

@@ -13,8 +13,6 @@ from sublet.cli.print.tables import command_line, form, print_document, print_no
 if TYPE_CHECKING:
     from sublet_lab.imports.folder import Held
 
-__all__ = ["data_app"]
-
 data_app = typer.Typer(
     help="With sublet-lab: what the studies read that does not ship, and how to get it.", rich_markup_mode=None
 )

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from sublet_lab.forecasting.score import ForecastError
     from sublet_lab.forecasting.table import ErrorRow
 
-__all__ = ["forecast"]
-
 MOST_MINUTES = 120
 MOST_COLUMNS = 12  # of the table; JSON has every minute
 

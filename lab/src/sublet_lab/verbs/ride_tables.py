@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from sublet_lab.rides.report import SpotRuns
     from sublet_lab.rides.ride import RideResult
 
-__all__ = ["json_from_runs", "note_on_deadline", "notes_on_runs", "print_runs", "print_zone_runs"]
-
 MEASURED_ON = "V100"
 BOUNDS = frozenset({"oracle", "ideal", "parcae-truth"})
 

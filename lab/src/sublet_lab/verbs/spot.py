@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from sublet_lab.rides.deadline import Punctual
     from sublet_lab.rides.record import Record
 
-__all__ = ["POLICIES", "spot"]
-
 POLICIES = ("liveput", "parcae", "greedy-live", "checkpoint-restart", "bamboo", "oracle", "ideal", "parcae-truth")
 NUMBERS = ("nan", "inf", "-inf")  # no price: refused as numbers, not as texts
 USUAL = ",".join(POLICIES[:6])

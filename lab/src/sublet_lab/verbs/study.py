@@ -12,8 +12,6 @@ import typer
 from sublet.cli import options as opt
 from sublet.cli.print.tables import command_line, print_document, print_notes, print_table
 
-__all__ = ["study"]
-
 KEPT = "its checks are of whole runs: nothing was written. --quick is a smaller run; 'make claims' keeps each study"
 MISSED = 1  # the exit code when a check did not hold
 

@@ -8,8 +8,6 @@ from typing import Any
 
 from sublet_lab.world.heap import World
 
-__all__ = ["Task", "until"]
-
 
 @types.coroutine
 def _suspend() -> Generator[None, None, None]:

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from sublet_lab.world.stage import Stage
 
-__all__ = ["Backup", "begin", "can_be_put_back", "has_strangers", "knows_all_orders", "put_back", "was_outdone"]
-
 FOUND_S = 240.0  # at most, until what was rented since then is found and ended: as law I3 has it
 
 

@@ -12,8 +12,6 @@ from sublet.runtime.controller.money.timekeeping import MARK_EVERY_S
 from sublet_lab.world.cloud import Instance
 from sublet_lab.world.heap import World
 
-__all__ = ["Books"]
-
 OURS_S = 30.0  # of a machine that we gave back: an order takes up to sixteen seconds to come, and so does the other one
 UNTOLD_S = 150.0  # ... of one that went by itself: until listings, which may fail, were without it often enough
 SEEN_S = 2.0  # that a ledger may miss of a machine: how long news travels

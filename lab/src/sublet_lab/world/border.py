@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
     from starlette.types import ASGIApp, Message
 
-__all__ = ["Border", "Hear"]
-
 PORT = 80
 TOKEN = "a user's"  # noqa: S105 - of a simulated world
 MEAN_S = 0.01  # of one way

@@ -37,8 +37,6 @@ from sublet_lab.world.rigged import (
 )
 from sublet_lab.world.story import Story
 
-__all__ = ["Complaints", "Controllers"]
-
 PAUSES_S = (0.5, 2.0, 10.0, 50.0)  # until the next one is started
 HANGS_S = 150.0  # that a policy may be silent for
 

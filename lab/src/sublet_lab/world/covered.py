@@ -18,8 +18,6 @@ import sublet
 from sublet_lab.world.life import live
 from sublet_lab.world.story import draw_story
 
-__all__ = ["BESIDE", "ROOMS", "Covered", "cover", "files_of", "lines_of", "table_of"]
-
 AIM = 0.85  # of the lines of a room
 A_BATCH = 10  # seeds that a process is given at once
 ROOMS: dict[str, tuple[str, ...]] = {

@@ -21,8 +21,6 @@ from sublet_lab.world.faults import AT_CALL, AT_COMMIT, AT_REQUEST
 from sublet_lab.world.life import Life, Outcome, live
 from sublet_lab.world.story import Fault, Story, draw_story
 
-__all__ = ["Deaths", "Point", "die_at", "die_everywhere", "points_of", "sample_of"]
-
 SPAN_S = 3600.0  # in which a controller may die: until all jobs have ended
 A_BATCH = 20  # points that a process is given at once
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from sublet.domain.plan import Plan, Snapshot
 
-__all__ = ["beyond_what_is_left"]
-
 ABOUT = 1e-6  # relative
 
 

@@ -12,8 +12,6 @@ from typing import Any, cast
 from sublet.runtime.store import WHOSE
 from sublet_lab.world.heap import Crash, Process
 
-__all__ = ["Disk", "DiskConnection"]
-
 BESIDE_META = ("INSERT", "UPDATE", "DELETE", "COMMIT")  # such a statement changes what it names, and nothing else
 NO_LIMIT = 1_073_741_823  # pages: SQLite's own
 _ids = itertools.count()

@@ -32,8 +32,6 @@ from sublet_lab.world.loop import LoopProcess
 from sublet_lab.world.machine import EPOCH_S, MemoryFiles, WorldRng
 from sublet_lab.world.plain import MOST_BOOT_S, UNSEEN_S, PlainCloud
 
-__all__ = ["Ec2Cloud"]
-
 CONFIG = AwsConfig(regions=(REGION,), instance_types=(KIND,), image="ami-1", controller="tcp:127.0.0.1:7000")
 TOKEN = re.compile(r"printf '%s' (\S+) > token")  # of the node, as the script of its first boot has it
 PAGE = 2  # reservations of one answer

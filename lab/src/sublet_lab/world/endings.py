@@ -14,8 +14,6 @@ from sublet_lab.world.stage import Stage
 from sublet_lab.world.story import JobPlan
 from sublet_lab.world.written import shelved
 
-__all__ = ["TOLERANCE", "End", "count_ends", "end_of", "is_right"]
-
 DAMAGE = ("rot", "lost_power", "no_storage")  # faults after which no checkpoint may be left, or none be read
 INSIDE = ("kill_agent", "end_agent", "told_inside", "short_of_memory")  # nodes or processes end, and no cloud took them
 PEERS = ("kill_agent", "end_agent", "take_untold", "take_told", "told_inside", "notice", "part_peers", "stop_agent")

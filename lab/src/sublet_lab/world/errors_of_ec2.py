@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-__all__ = ["NO_CODE", "Ec2Error", "NoCredentialsError", "ReadTimeoutError"]
 Code = tuple[str, str, float, Callable[[], None]]  # of which call, the answer, until when, the listener
 NO_CODE: Code = ("", "", 0.0, lambda: None)
 

@@ -21,8 +21,6 @@ from sublet_lab.world.network import CONTROLLER
 from sublet_lab.world.stage import Kind, Stage
 from sublet_lab.world.story import Fault
 
-__all__ = ["AT_CALL", "AT_COMMIT", "AT_REQUEST", "KINDS", "schedule"]
-
 AT_COMMIT, AT_CALL, AT_REQUEST = "crash_at", "crash_at_call", "crash_at_request"
 # ... whose seed is twice the number of the commit, and one more: after it, not before
 OUTAGES_S = (2.0, 20.0, 90.0)

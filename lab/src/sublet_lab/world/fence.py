@@ -21,8 +21,6 @@ from sublet_lab.world.disk import Disk
 from sublet_lab.world.heap import Crash, Process
 from sublet_lab.world.loop import LoopProcess
 
-__all__ = ["Fence", "WatchedProvider"]
-
 ENDS_WITHIN_S = 5.0  # of waking up: a tick, and a second for slow ones
 
 

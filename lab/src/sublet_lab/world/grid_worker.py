@@ -20,8 +20,6 @@ from sublet_lab.world.meetings import TableGroup
 from sublet_lab.world.truth import JobTruth
 from sublet_lab.world.worker import SHARE_S, SdkWorker
 
-__all__ = ["GridWorker"]
-
 BITS = 20  # more than any job of the world has blocks or thousands of steps
 PARTS_AT = 0.8  # of the time that a checkpoint takes, all parts but the first have written theirs
 

@@ -10,8 +10,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["Crash", "Livelock", "Process", "Struck", "World", "nobody"]
-
 FIRST_S = 1000.0  # of the world; no clock of anybody in it begins at zero
 MOST_UPTIME_S = 1e5  # by which the monotonic clocks of two processes may differ
 MOST_AT_ONCE = 5_000  # events at one instant: 72 in the first hundred seeds

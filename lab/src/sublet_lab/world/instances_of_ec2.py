@@ -10,8 +10,6 @@ from typing import Any
 from sublet.domain.offer import Market, Offer
 from sublet_lab.world.cloud import Instance
 
-__all__ = ["KIND", "REGION", "ZONES", "Ec2Instance", "fits", "in_zones"]
-
 REGION, KIND = "us-east-1", "g4dn.xlarge"
 ZONES = {"use1-az1": "us-east-1a", "use1-az2": "us-east-1b"}  # id -> name
 

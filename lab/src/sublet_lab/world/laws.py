@@ -33,8 +33,6 @@ from sublet_lab.world.machine import TRIPS
 from sublet_lab.world.stage import Stage
 from sublet_lab.world.written import last_event, shelved, unanswered
 
-__all__ = ["Broken", "Laws"]
-
 LOOK_S = 5.0
 UNKNOWN_S = 240.0  # sweeps, absences and lies of listings are over by then
 PHANTOM_S = 20.0

@@ -33,8 +33,6 @@ from sublet_lab.world.users import Users
 from sublet_lab.world.verdict import all_settled, budget_is_spent, check_end, check_steady, unsettled
 from sublet_lab.world.worker import Meetings
 
-__all__ = ["Life", "Outcome", "live"]
-
 BLOCKS = 6  # of every model that is cut
 PEACE_S = 3600.0  # after the last fault, until everything must have come to its end
 SHUTDOWN_S = 180.0

@@ -33,8 +33,6 @@ from sublet_lab.world.machine import MemoryFiles
 from sublet_lab.world.node import WorldNode
 from sublet_lab.world.plain import PlainCloud
 
-__all__ = ["LocalCloud"]
-
 MARKET_S = 400.0  # that the market moves for; all can be had after that
 MOST_BOOT_S = 10.0
 BORN_S = 0.05  # most, until an agent has written down which process it is

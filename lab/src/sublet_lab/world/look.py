@@ -9,8 +9,6 @@ from sublet.wire import messages as wire
 from sublet_lab.world.life import Life, Outcome
 from sublet_lab.world.story import Fault, Story
 
-__all__ = ["Row", "look"]
-
 LONGEST = 170  # characters of a message
 EVERYDAY = (wire.RenewLease, wire.Ping, wire.Stepped, wire.Busy, wire.WorkerSeen, wire.GpuSeen)
 

@@ -13,8 +13,6 @@ from typing import Any
 
 from sublet_lab.world.heap import Crash, Process, World
 
-__all__ = ["LoopProcess", "WorldLoop"]
-
 MOST_JITTER_S = 1e-3  # timers that are due together fire in any order
 THREAD_S = 0.002  # mean, until a thread has begun
 MOST_TURNS = 20_000  # at one instant: a loop that never comes to rest would stop the world

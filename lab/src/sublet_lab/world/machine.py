@@ -15,8 +15,6 @@ from sublet.machine.rng import RNG
 from sublet.machine.wall import WALL
 from sublet_lab.world.heap import Process, Struck, World, nobody
 
-__all__ = ["TRIPS", "HostClock", "MemoryFiles", "TrueWall", "WorldRng", "WorldWall", "trip_wired"]
-
 EPOCH_S = 1.75e9  # 2025-06-15: what the clocks of the world say at its time 0
 
 

@@ -15,8 +15,6 @@ from sublet_lab.world.network import Network
 from sublet_lab.world.shelf import SharedDisk
 from sublet_lab.world.truth import JobTruth, Truth
 
-__all__ = ["Meetings", "Slow", "Table", "TableGroup"]
-
 COLLECTIVE_S = 0.02  # of one, mean
 NOTICE_S = 0.5  # at most, until a member notices that another has hung up
 LOOK_AGAIN_S = 1.0  # while packets do not pass, or a member hangs

@@ -10,8 +10,6 @@ from sublet_lab.world.heap import Process, Struck, nobody
 from sublet_lab.world.machine import EPOCH_S
 from sublet_lab.world.sockets import WorldSocket, socket_pair
 
-__all__ = ["SERVICE", "MetadataService"]
-
 SERVICE = "http://169.254.169.254"
 TOKEN, ACTION = "/latest/api/token", "/latest/meta-data/spot/instance-action"
 REBALANCE = "/latest/meta-data/events/recommendations/rebalance"

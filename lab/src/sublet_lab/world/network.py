@@ -12,8 +12,6 @@ from sublet_lab.world.heap import Struck, World, nobody
 from sublet_lab.world.loop import WorldLoop
 from sublet_lab.world.sockets import WorldSocket
 
-__all__ = ["CONTROLLER", "Connection", "Network"]
-
 LEAST_DELAY_S, MEAN_MORE_S = 0.0005, 0.004  # of a packet, within one region of a cloud
 SYN_AGAIN_S = 1.0
 GIVES_UP_S = 924.6  # tcp_retries2 of Linux, for data without confirmation

@@ -28,8 +28,6 @@ from sublet_lab.world.storage import Storage
 from sublet_lab.world.worker import Meetings, SdkWorker
 from sublet_lab.world.working import torn_files
 
-__all__ = ["Program", "Site", "WorldNode"]
-
 TURN_S = 1e-4  # a turn takes some time: nothing is done twice at one instant
 FIRST_PORT, PORTS = 20_000, 10_000
 SIGNAL_S = 0.02  # at most, until a process has it

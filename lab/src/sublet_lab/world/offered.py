@@ -15,8 +15,6 @@ from sublet_lab.world.ray import RayCloud
 from sublet_lab.world.rigged import ADDRESS
 from sublet_lab.world.story import Story
 
-__all__ = ["agent_facts", "cloud_of"]
-
 USD_PER_H = {Market.SPOT: 0.5, Market.ON_DEMAND: 1.5}
 
 

@@ -18,8 +18,6 @@ from sublet_lab.world.machine import MemoryFiles
 from sublet_lab.world.shelf import SharedDisk as Shelves
 from sublet_lab.world.storage import Storage
 
-__all__ = ["OwnDisk", "OwnFiles"]
-
 
 class OwnDisk:
     """As an agent looks at it."""

@@ -24,8 +24,6 @@ from sublet_lab.world.cloud import Boot, Instance, Struck, nobody
 from sublet_lab.world.heap import World
 from sublet_lab.world.loop import LoopProcess
 
-__all__ = ["PlainCloud"]
-
 LIES = 0.7  # of the calls while a lie lasts
 MOST_BOOT_S = 20.0
 UNSEEN_S = 60.0  # that a new machine may be missing in a listing

@@ -22,8 +22,6 @@ from sublet_lab.world.loop import LoopProcess
 from sublet_lab.world.machine import EPOCH_S, MemoryFiles
 from sublet_lab.world.plain import PlainCloud
 
-__all__ = ["RayCloud"]
-
 MACHINES = 4  # of each kind
 BACK_S = 60.0  # until a machine that left the cluster has come back, as another node
 MOST_BOOT_S = 10.0

@@ -10,8 +10,6 @@ from sublet.runtime.controller.host import PACES
 from sublet_lab.world.stage import Stage
 from sublet_lab.world.written import archives, shelved, written
 
-__all__ = ["count_kept", "digest_of", "history_of"]
-
 
 def history_of(stage: Stage) -> list[tuple[float, str, str]]:
     """(cloud time, kind and whose, text) of each line."""

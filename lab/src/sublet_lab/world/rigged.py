@@ -29,19 +29,6 @@ from sublet_lab.world.machine import MemoryFiles
 from sublet_lab.world.story import Story
 from sublet_lab.world.working import pack_work
 
-__all__ = [
-    "ADDRESS",
-    "LOG",
-    "Carried",
-    "Heard",
-    "MoodyPolicy",
-    "StateFolder",
-    "engine_of",
-    "options_of",
-    "rig_files",
-    "settings_of",
-]
-
 ADDRESS = "tcp:127.0.0.1:7000"
 LOG = Path("log.sqlite")
 DEFAULT_BURN_USD_PER_H = 2.0  # of a first start without flags

@@ -17,8 +17,6 @@ from typing import Any
 from sublet_lab.world.life import live
 from sublet_lab.world.story import draw_story
 
-__all__ = ["Count", "Result", "count_seeds", "run_seed"]
-
 A_BATCH = 10  # seeds that a process is given at once; garbage is collected between two
 
 Batch = tuple[list[int], tuple[str, ...], str, str, bool]

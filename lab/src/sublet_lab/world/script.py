@@ -20,8 +20,6 @@ from sublet_lab.world.sockets import WorldSocket
 from sublet_lab.world.storage import Storage
 from sublet_lab.world.truth import JobTruth, Truth
 
-__all__ = ["Habits", "OnTerm", "Script", "Scripts"]
-
 BEAT_S = 1.0  # between two looks at its own work
 LINGER_S = 60.0  # that a socket is still seen after its process (TIME_WAIT)
 NOTICE_S = 5.0  # at most, until a script sees that another of its group is gone

@@ -14,8 +14,6 @@ from sublet_lab.world.heap import World
 from sublet_lab.world.machine import TrueWall, WorldRng
 from sublet_lab.world.truth import JobTruth
 
-__all__ = ["SharedDisk", "Shelf"]
-
 KEEP = 3
 MOST_ORDERS = 40  # of one save; one that is cut later than that is whole
 

@@ -10,8 +10,6 @@ from sublet.runtime.controller.host import PACES
 from sublet_lab.world.life import Outcome, live
 from sublet_lab.world.story import Story
 
-__all__ = ["Shrunk", "as_code", "shrink"]
-
 PLAIN_KNOBS: dict[str, Any] = {
     "http": False,
     "paces": PACES,

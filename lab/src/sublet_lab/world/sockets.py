@@ -9,8 +9,6 @@ from typing import Any, Protocol
 
 from sublet_lab.world.heap import Process
 
-__all__ = ["WorldSelector", "WorldSocket", "socket_pair"]
-
 MOST_UNSENT = 1 << 18  # bytes in flight, before a send would have to wait
 SHORT, FULL_S = 0.01, 0.05  # of the sends, where that happens; until there is room again, at most
 

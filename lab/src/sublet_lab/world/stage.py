@@ -18,8 +18,6 @@ from sublet_lab.world.story import Fault, Story
 from sublet_lab.world.truth import Truth
 from sublet_lab.world.users import Users
 
-__all__ = ["Kind", "Stage"]
-
 
 @dataclass
 class Stage:

@@ -15,8 +15,6 @@ from typing import Any
 
 from sublet.domain.units import SECONDS_PER_H
 
-__all__ = ["Moves", "Steady", "moved_to_and_fro", "unsteady"]
-
 TIMES = 3
 CHANGES = frozenset(
     {

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from sublet.runtime.agent.disk import BACK_NS, FileFacts
 from sublet_lab.world.heap import Struck, nobody
 
-__all__ = ["Storage"]
-
 NS = 1_000_000_000
 DAY_NS = 86_400 * NS  # relatime: a read is noted once a day, and after every write
 

@@ -13,20 +13,6 @@ from dataclasses import dataclass, replace
 
 from sublet.runtime.controller.host import PACES, Paces
 
-__all__ = [
-    "CLOUDS",
-    "KEPT",
-    "KNOWN",
-    "OF_CLOUD",
-    "PLAIN",
-    "Fault",
-    "JobPlan",
-    "Paces",
-    "Story",
-    "draw_story",
-    "kinds_at",
-]
-
 PLAIN = (
     "crash_commit",
     "kill_controller",

@@ -8,8 +8,6 @@ from sublet.runtime.controller.files.checkpoints import Anchor
 from sublet.runtime.controller.memory.table import job_of
 from sublet.wire.files import Saved
 
-__all__ = ["JobTruth", "Truth"]
-
 
 @dataclass
 class JobTruth:

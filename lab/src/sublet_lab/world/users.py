@@ -16,8 +16,6 @@ from sublet_lab.world.heap import Struck, World, nobody
 from sublet_lab.world.loop import LoopProcess
 from sublet_lab.world.story import JobPlan, Story
 
-__all__ = ["SECRET", "Users"]
-
 AGAIN_S = 5.0  # until they ask once more
 TRIES = 400
 REPLACE_S = 120.0  # for which jobs wait for another node

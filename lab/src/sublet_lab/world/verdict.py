@@ -15,8 +15,6 @@ from sublet_lab.world.story import JobPlan
 from sublet_lab.world.users import SECRET
 from sublet_lab.world.written import missing, shelved, unpacked, written
 
-__all__ = ["all_settled", "budget_is_spent", "check_end", "check_steady", "unsettled"]
-
 # Until something is done about it; a job that is given up has failed then.
 HELD_FOR_GOOD = (Hold.BUDGET, Hold.DAMAGED, Hold.SECRETS)
 UNDER_WAY = (

@@ -10,8 +10,6 @@ from sublet.runtime.file_sync.content import Content
 from sublet.runtime.file_sync.packing import pack_texts
 from sublet_lab.world.machine import MemoryFiles
 
-__all__ = ["WORK", "pack_work", "torn_files"]
-
 WORK: Mapping[str, bytes] = {  # more than is under way at a time, of what cannot be packed
     "train.py": b"train()\n",
     "model/__init__.py": b"",

@@ -15,8 +15,6 @@ from typing import Any
 from sublet.runtime.archive import Kept
 from sublet_lab.world.disk import Disk
 
-__all__ = ["archives", "last_event", "missing", "shelved", "unanswered", "unpacked", "written"]
-
 COLUMNS = {Kept.EVENTS: "line", Kept.HISTORY: "at_s, at, kind, job_id, node_id, text"}
 
 

@@ -23,8 +23,6 @@ from sublet.runtime.controller_api.protocol import Api
 from sublet.runtime.jobs.file import job_from_text
 from sublet.runtime.jobs.spec import spec_to_json
 
-__all__ = ["add_console", "files"]
-
 FOLDER = Path(__file__).parent
 KINDS = (".js", ".mjs", ".css", ".html", ".svg")
 POLICY = (  # no text becomes a script or a piece of the page

@@ -28,8 +28,6 @@ from sublet.sim.forward import Future, MarketDays, Moment, go_forward
 from sublet.sim.world import MarketChange, Physics
 from sublet.solve.arrays import Floats
 
-__all__ = ["DEFAULT_MARKET", "answer", "with_more"]
-
 DEFAULT_MARKET = "skynomad-h100"  # ten days of October 2025: the longest record that is bundled
 POINTS = 61  # of a fan
 QUANTILES = (0.1, 0.5, 0.9)

@@ -16,8 +16,6 @@ from sublet.api.what_if.futures import answer
 from sublet.api.what_if.question import GRACE_S, unpacked
 from sublet.errors import SubletError
 
-__all__ = ["main"]
-
 
 def main() -> None:
     """One question."""

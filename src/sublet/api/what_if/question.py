@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from sublet.runtime.controller_api.trials import Standing
 
-__all__ = ["GRACE_S", "Question", "packed", "unpacked"]
-
 GRACE_S = 10.0  # beyond the limit of a question
 
 

@@ -20,8 +20,6 @@ from sublet.market.traces import TRACES
 from sublet.runtime.controller_api.protocol import Api
 from sublet.runtime.jobs.bounds import MOST_USD
 
-__all__ = ["LIMIT_S", "add_what_if"]
-
 LIMIT_S = 30.0  # wall, for all futures of a question
 MOST_FUTURES, MOST_H = 100, 14 * 24.0
 MOST_WAIT = 3  # questions, beside the one that is answered

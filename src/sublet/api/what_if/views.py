@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TypedDict
 
-__all__ = ["BranchView", "FanView", "JobFutureView", "Spread", "WhatIfView"]
-
 
 class Spread(TypedDict):
     """10, 50 and 90 of 100 futures are below; None where so many had not ended within the hours that were looked at."""

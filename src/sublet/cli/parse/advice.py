@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from sublet.domain.offer import Offer
     from sublet.market.hygiene import Quarantined
 
-__all__ = ["profile_from", "recommendable_offers"]
-
 
 def profile_from(model: str, own: str | None, batch: int | None, as_gpu: str = "") -> Profile:
     """Profile of a measured model, of a measured script (if on CPUs, as if on `as_gpu`), or from a user's file."""

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from sublet.domain.offer import Offer
     from sublet.market.catalogue import Catalogue, Quote
 
-__all__ = ["cheapest_quotes", "find_offers", "find_quotes"]
-
 ANY_KIND = "any GPU"  # a name that no measured profile knows
 
 

@@ -21,14 +21,6 @@ if TYPE_CHECKING:
     from sublet.sim.workloads.workload import Workload
     from sublet.sim.world import Physics
 
-__all__ = [
-    "ScenarioOptions",
-    "forecast_from",
-    "policies_from_names",
-    "scene_from",
-    "workload_from",
-]
-
 BOOT_S = 120.0  # of a rented node; clouds take one to five minutes
 
 

@@ -18,23 +18,6 @@ if TYPE_CHECKING:
     from sublet.perf.live.stored import StoredProfile
     from sublet.runtime.profiles.store import ProfileStore
 
-__all__ = [
-    "measured_names",
-    "measured_profiles",
-    "parse_count",
-    "parse_counts",
-    "parse_dollars",
-    "parse_duration_s",
-    "parse_kind",
-    "parse_money",
-    "parse_names",
-    "parse_price",
-    "parse_quotas",
-    "parse_speedup",
-    "parse_variable",
-    "parse_workers",
-]
-
 SCALES = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9}
 
 

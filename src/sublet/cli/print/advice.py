@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from sublet.market.hygiene import Quarantined
     from sublet.sim.advice.replay import Quantiles, ReplayedWindows
 
-__all__ = ["caveats", "has_predictions", "json_from_advice", "notes_on_advice", "print_advice"]
-
 
 def has_predictions(shown: Iterable[ClusterChoice]) -> bool:
     """Whether the speed of any of them was not measured."""

@@ -10,8 +10,6 @@ from sublet.cli.print.figures import fine, labels, money
 from sublet.cli.print.tables import print_table
 from sublet.domain.units import GB
 
-__all__ = ["bill_rows", "bill_sentence", "move_rows", "print_bill", "tier_rows"]
-
 PARTS = ("useful", "unknown", "redone", "restart", "idle", "checkpoint", "total")
 
 

@@ -16,8 +16,6 @@ from sublet.cli.print.tables import print_document, print_notes, print_table, sc
 if TYPE_CHECKING:
     from sublet.sim.report.comparison import Comparison
 
-__all__ = ["ReportProgress", "print_comparison", "show_progress"]
-
 
 def print_comparison(comparison: Comparison, report: Path | None, answer: Mapping[str, Any] | None) -> None:
     """Write the report if one is wanted; then print `answer` as JSON, or the table."""

@@ -8,21 +8,6 @@ from typing import Any
 
 from sublet.domain.units import DAY_S, MINUTE_S, SECONDS_PER_H
 
-__all__ = [
-    "NOTHING",
-    "exit_code_of",
-    "fine",
-    "labels",
-    "loss",
-    "money",
-    "percent",
-    "phase_of",
-    "quantiles",
-    "rate",
-    "span",
-    "verdict",
-]
-
 NOTHING = "-"
 FINE_USD = 0.01  # below a cent, cents say nothing
 EXIT_CODES = {"finished": 0, "failed": 100, "cancelled": 103, "out-of-budget": 110}

@@ -9,8 +9,6 @@ import typer
 from sublet.cli.print.figures import loss, percent, phase_of, span, verdict
 from sublet.cli.print.tables import print_document, print_table
 
-__all__ = ["print_job", "print_jobs"]
-
 
 def print_job(job: dict[str, Any], *, document: bool) -> None:
     """The state of a job."""

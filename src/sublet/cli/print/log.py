@@ -14,8 +14,6 @@ from sublet.cli.print.tables import Output, form, print_line
 if TYPE_CHECKING:
     from sublet.api.client import Client
 
-__all__ = ["follow_log", "print_log"]
-
 
 def follow_log(client: Client, job: str, **query: str | int | bool | None) -> int:
     """Show output until the job ends; its exit code."""

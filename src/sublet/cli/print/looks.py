@@ -24,9 +24,6 @@ if TYPE_CHECKING:
             """In its place."""
 
 
-__all__ = ["look_lines"]
-
-
 def look_lines(looks: Iterable[Look], title: str) -> list[str]:
     """Nothing if there is nothing."""
     found = [

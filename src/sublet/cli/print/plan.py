@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from sublet.rental.plan import RentalPlan
     from sublet.sim.report.frontier import PlanReport
 
-__all__ = ["notes_on_offers", "notes_on_plan", "print_plan"]
-
 
 def print_plan(report: PlanReport) -> None:
     """The plan, its reasons, and its assumptions."""

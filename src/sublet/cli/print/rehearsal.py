@@ -9,8 +9,6 @@ import typer
 from sublet.cli.print.tables import print_notes, print_table
 from sublet.runtime.rehearsal.report import Difference, Report
 
-__all__ = ["EXIT_CODES", "document_of", "print_report"]
-
 EXIT_CODES = {"alike": 0, "differs": 1, "cannot run": 2}
 RUNS = {
     "one": "one worker",

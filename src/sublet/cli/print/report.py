@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from sublet.api.client import Client
 
-__all__ = ["Stay", "draw_stays", "job_colours", "live_page", "stays_of", "timeline", "write_live_report"]
-
 PAGE, PICTURE, FACTS = "report.html", "timeline.png", "history.json"
 MOST_EVENTS = 500  # in the page; all of them are in history.json
 MOST_CUT, PANEL_IN = 4, 1.8  # jobs whose grids are shown, and the height of each

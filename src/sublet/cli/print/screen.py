@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-__all__ = ["frame", "plain_lines", "watch_controller"]
-
 Read = Callable[[], ControllerStatus]
 Until = Callable[[ControllerStatus], bool]
 DRAW_EVERY_S = 0.25

@@ -13,8 +13,6 @@ from sublet.cli.print.tables import print_notes, print_table
 if TYPE_CHECKING:
     from sublet.runtime.jobs.spec import JobSpec
 
-__all__ = ["expected_line", "print_alternatives", "print_dry_run", "print_submitted"]
-
 EXTRAS = (("its time", "time_usd"), ("scarce", "scarce_usd"), ("other", "other_usd"))  # beside the rent
 
 

@@ -16,20 +16,6 @@ import typer
 
 from sublet.errors import MissingExtra
 
-__all__ = [
-    "Output",
-    "command_line",
-    "describe_place",
-    "form",
-    "is_present",
-    "print_document",
-    "print_line",
-    "print_notes",
-    "print_table",
-    "screen_width",
-    "table_width",
-]
-
 GAP = "  "
 LEAST_TEXT = 16  # a column of words is not folded below this many letters, nor within a word
 

@@ -11,6 +11,7 @@ from sublet.cli.print.tables import form, print_document
 
 __all__ = ["budget_app"]
 
+
 budget_app = typer.Typer(help="What may be spent, and what is.", rich_markup_mode=None)
 
 

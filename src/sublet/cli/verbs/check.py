@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["check"]
 
+
 TRIAL_S = 1800.0  # wall: a GPU's image boots, and downloads torch
 OLD_DAYS = 120  # as market.hygiene: spot prices change every week
 MARKS = {True: "ok", False: "FAILED", None: "-"}

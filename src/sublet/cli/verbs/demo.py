@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["demo"]
 
+
 Demonstration = Callable[[Callable[[str], None]], Any]  # it tells what it does, and gives what came of it
 MOST_S = 240.0  # wall: something is wrong if it has not ended by then
 

@@ -13,6 +13,7 @@ from sublet.cli.print.tables import print_document, print_line, print_table
 
 __all__ = ["events"]
 
+
 POLL_S = 0.5
 
 

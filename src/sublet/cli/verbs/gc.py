@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["gc"]
 
+
 CONFIRMATIONS = 60  # looks, a second apart, for EC2 to say that an instance is shutting down
 
 

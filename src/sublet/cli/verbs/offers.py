@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["offers"]
 
+
 # Where the bundled prices come from; the clouds' own list prices carry no licence of their own.
 SOURCE = "skypilot-org/skypilot-catalog f2624ac0"
 LICENCE = "none stated; list prices published by the clouds"

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["plan"]
 
+
 RECLAIMS_PER_H = 1 / 3  # per node; the bundled spot traces have 0.27 to 1.07 (sublet traces)
 CHECKPOINT_S = 300.0  # between two checkpoints of a job that states none
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["profile"]
 
+
 INTERRUPTED = 130
 WHOLE = 100.0  # samples a second, above which decimals do not matter
 

@@ -12,6 +12,7 @@ from sublet.cli.print.tables import print_document, print_line
 
 __all__ = ["ps"]
 
+
 WATCH_S = 1.0  # between two documents of `ps -w -o json`
 LAST_ENDED = 10  # jobs that have ended and are still shown
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["replay"]
 
+
 STORE = "log.sqlite"  # of a controller, in its state directory
 SQLITE = b"SQLite format 3\0"
 

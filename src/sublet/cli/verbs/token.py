@@ -11,6 +11,7 @@ from sublet.cli.print.tables import print_document, print_table
 
 __all__ = ["token_app"]
 
+
 token_app = typer.Typer(help="Keys to the controller for others, with a name and a scope.", rich_markup_mode=None)
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Whose it is; what they do is in the history under it.")]
 

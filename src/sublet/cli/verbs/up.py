@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["up"]
 
+
 Made = TypeVar("Made")
 BUDGET = ("burn_usd_per_h", "average_usd_per_h", "purse_usd")
 DEFAULT_BURN = "2/h"  # an unlimited budget should not be a surprise on the bill

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from sublet.api.state import Address, StateDir
     from sublet.runtime.settings import Settings
 
-__all__ = ["refuse_second", "start", "stop"]
-
 COMMAND = (sys.executable, "-m", "sublet.api.main")
 START_WITHIN_S = 60.0
 STOP_WITHIN_S = 120.0

@@ -30,8 +30,6 @@ from sublet.runtime.file_sync.content import LARGE_PART_BYTES, Entry, write_mani
 from sublet.train.checkpoint.manifest import read_manifest
 from sublet.train.checkpoint.store import Copied, copy_newest, open_store
 
-__all__ = ["bring", "commit_files", "commit_step", "main", "send"]
-
 
 def main(source: str, target: str, keep: str) -> int:
     """The exit code."""

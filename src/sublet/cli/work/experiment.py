@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from sublet.sim.report.comparison import Comparison
     from sublet.sim.simulator import Notes
 
-__all__ = ["run_policies"]
-
 
 def run_policies(
     options: ScenarioOptions,

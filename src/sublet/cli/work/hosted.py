@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from sublet.runtime.controller_host.record import HostRecord
     from sublet.runtime.settings import Settings
 
-__all__ = ["bring_back", "go_on_there", "raise_host", "refuse_what_stays", "started_with"]
-
 
 def started_with(state: StateDir) -> Settings:
     """Settings of the controller on the controller host: the laptop's own file stays as it was then."""

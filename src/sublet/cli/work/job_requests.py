@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["post_to_job"]
-
 
 def post_to_job(job: str, verb: str, body: dict[str, Any]) -> dict[str, Any]:
     """Ask for it; the job as it is then."""

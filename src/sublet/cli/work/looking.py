@@ -15,8 +15,6 @@ from sublet.errors import SubletError
 from sublet.machine.remote import open_uri
 from sublet.train.checkpoint.bucket import Bucket
 
-__all__ = ["main", "newest_whole"]
-
 
 def newest_whole(bucket: Bucket) -> int:
     """As a reader would find it, but for what is in the objects: that is read when it is loaded."""

@@ -12,8 +12,6 @@ from sublet.runtime.providers.aws.check import narrow_policy
 from sublet.runtime.providers.aws.config import config_path, read_config
 from sublet.runtime.store import MetaKey, Store
 
-__all__ = ["narrow_policy_of", "server_id"]
-
 
 def narrow_policy_of(folder: Path) -> dict[str, Any]:
     """The IAM policy for this state directory and its aws.toml."""

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from sublet.runtime.controller.watch import Chronicle
     from sublet.runtime.store import Store
 
-__all__ = ["Shown", "show", "telling"]
-
 
 class Shown:
     """Writes down what people are told of a simulation, as a controller does."""

@@ -18,8 +18,6 @@ from sublet.cli.print.submission import print_dry_run, print_submitted
 from sublet.cli.print.tables import print_document, print_line, print_notes
 from sublet.domain.units import SECONDS_PER_H
 
-__all__ = ["loss_usd", "pays_every_h", "submit_spec"]
-
 
 def loss_usd(usd_per_h: float, lease_s: float) -> float:
     """The least cost of nodes of this price after their controller has gone."""

@@ -27,8 +27,6 @@ from sublet.runtime.settings import Settings
 from sublet.runtime.store import Store
 from sublet.train.checkpoint.store import open_store
 
-__all__ = ["refuse_to_strand", "take_along"]
-
 SHARED = "local"  # the provider whose nodes see the controller's disk
 
 

@@ -21,8 +21,6 @@ from sublet.runtime.settings import Settings
 from sublet.sim.simulator import Cloud, Run, simulate
 from sublet.sim.world import Physics
 
-__all__ = ["Started", "at_rates", "restarting", "same_day", "starting", "struck_supply"]
-
 MOST_S = 200_000.0  # of the record: a job that does not end by then never does
 
 

@@ -27,8 +27,6 @@ from sublet.runtime.settings import Settings
 from sublet.sim.report.html import document, listing, table
 from sublet.sim.simulator import Run
 
-__all__ = ["GridDemo", "Mark", "demo_settings", "places_svg", "places_text", "run"]
-
 SPEEDUP = 36.0
 MARKET, START_S, SHARE = "bamboo-p3", 1_800.0, 0.30  # our share goes 9, 8, 9, 7, 6, 5, 4, and up to 9 again
 STRIKES = ("620:kill:1", "700:restore:1", "1110:kill:1", "1250:restore:1", "2700:kill:1", "2900:restore:1")

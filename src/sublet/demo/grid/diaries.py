@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Accounts", "Row", "Span", "accounts", "read_rows", "spans", "steps_per_s"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:

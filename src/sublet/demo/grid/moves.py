@@ -14,8 +14,6 @@ from typing import Any
 
 from sublet.demo.grid.diaries import Row
 
-__all__ = ["KINDS", "RESTART", "Move", "moves_seen"]
-
 KINDS = ("within", "between", "depth")  # live
 RESTART = "restart"
 ORDERS = {"ResizeJob": False, "NodeLost": False, "StopJob": True}  # whether it is how a restart begins

@@ -26,8 +26,6 @@ from sublet.runtime.jobs.bounds import MarketChoice
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.settings import Settings
 
-__all__ = ["GridJob", "Lived", "Tell", "boots_s", "live", "marks"]
-
 Tell = Callable[[str], None]  # the present run, for progress messages
 
 SCRIPT = Path(__file__).with_name("script.py")

@@ -27,8 +27,6 @@ from torch.utils.data import Dataset
 
 from sublet import train
 
-__all__ = ["main"]
-
 WIDTH, HEADS, VOCAB, CONTEXT = 32, 2, 32, 16
 FORWARD = 1.0 / 3.0  # of a unit; the rest is backward
 

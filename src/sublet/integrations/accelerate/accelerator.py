@@ -32,8 +32,6 @@ from sublet.integrations.accelerate.prepared import (
 from sublet.integrations.checks import require_map_style
 from sublet.train.sessions.loop import Session
 
-__all__ = ["NAMES", "TESTED", "Accelerator"]
-
 TESTED = ">=1.15,<2"  # as in pyproject.toml
 NAMES = ("_models", "_optimizers", "_schedulers", "_custom_objects")  # lists, which save_state reads
 REFUSED = ("fsdp_plugin", "deepspeed_plugin", "megatron_lm_plugin", "parallelism_config", "deepspeed_plugins")

@@ -17,8 +17,6 @@ from torch.utils.data import DataLoader
 from sublet.errors import InvalidValue
 from sublet.train.sessions.loop import Session
 
-__all__ = ["Batches", "Optimizer", "Registered", "Remembered", "Scheduler", "Steps", "uneven_step"]
-
 
 class Steps(Protocol):
     """The Accelerator, as these objects need it."""

@@ -11,8 +11,6 @@ from torch.utils.data import DataLoader
 from sublet.errors import InvalidValue
 from sublet.integrations.checks import require_map_style
 
-__all__ = ["NAMES", "TESTED", "check_loader", "check_names", "check_trainer", "gone"]
-
 TESTED = ">=2.6,<3"  # as in pyproject.toml
 COUNTERS = ("ready", "started", "processed", "completed")
 NAMES = (  # of a Trainer: its counters, which follow the session's

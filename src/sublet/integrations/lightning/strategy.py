@@ -21,8 +21,6 @@ from sublet.errors import InvalidValue
 from sublet.integrations.lightning.fitness import check_loader, check_names, check_trainer
 from sublet.train.sessions.loop import Session
 
-__all__ = ["SubletStrategy"]
-
 
 class SubletStrategy(SingleDeviceStrategy):  # type: ignore[misc]  # its types are not read
     """`L.Trainer(strategy=SubletStrategy(global_batch=64))`: the samples of a step, over all workers."""

@@ -17,9 +17,6 @@ from transformers.trainer_utils import SchedulerType
 
 from sublet.errors import InvalidValue
 
-__all__ = ["ATTRIBUTES", "METHODS", "TESTED", "Methods", "check_arguments", "check_resume", "check_versions"]
-__all__ += ["moved", "require_as_pinned"]
-
 TESTED = ">=5.23,<6"  # as in pyproject.toml
 Methods = Mapping[str, tuple[str, ...]]  # the parameters that each is called with
 METHODS: Methods = {

@@ -9,8 +9,6 @@ from typing import Any
 from transformers import TrainerControl, TrainerState
 from transformers.trainer_callback import ExportableState
 
-__all__ = ["TrainerRecord"]
-
 FIELDS = (  # of TrainerState; the others follow from the arguments or the rank
     "epoch",
     "global_step",

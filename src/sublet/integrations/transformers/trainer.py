@@ -30,8 +30,6 @@ from sublet.integrations.transformers.fitness import check_arguments, check_resu
 from sublet.integrations.transformers.kept import TrainerRecord
 from sublet.train.sessions.loop import Session
 
-__all__ = ["Trainer"]
-
 
 class Trainer(transformers.Trainer):  # type: ignore[misc]  # its types are not read
     """`transformers.Trainer`, whose number of workers may change at any step; it resumes by itself."""

@@ -20,8 +20,6 @@ from sublet.perf.pollux.fit import PolluxFit, pollux_fit
 from sublet.perf.steptime import PolluxStep
 from sublet.solve.arrays import Floats
 
-__all__ = ["HOPE", "FittedStep", "fitted_step", "least_samples", "surest"]
-
 HOPE = 0.2  # error of the step time where the exchange was never seen: what two to four workers often lose by it
 
 

@@ -8,8 +8,6 @@ from enum import StrEnum
 from sublet.domain.quantity import at_least, named, positive, whole
 from sublet.errors import InvalidValue
 
-__all__ = ["EARLIER_ERROR", "PREDICTED_ERROR", "Source", "StepRow", "earlier", "predicted"]
-
 EARLIER_ERROR = 0.1  # of what an earlier run measured: other data, other neighbours, a newer library
 PREDICTED_ERROR = 0.5  # of what was reckoned from another kind of GPU; as the adviser's, see `sublet study deepvm`
 

@@ -29,8 +29,6 @@ from sublet.perf.speedup import ConstantRate
 from sublet.perf.steptime import iteration_s
 from sublet.solve.arrays import Floats
 
-__all__ = ["LiveSpeed", "batch_steps"]
-
 STEP = math.sqrt(2.0)  # between two batches: the best of them costs at most 0.75 % more than the best of all
 KEPT = 0.95  # of the best: the batch that it has stays if it is as good as this
 MISFIT = 0.1  # where what was measured and the curve differ by more, what was measured counts

@@ -17,8 +17,6 @@ from sublet.errors import BadInput, InvalidValue
 from sublet.perf.live.rows import StepRow
 from sublet.perf.live.speed import LiveSpeed, batch_steps
 
-__all__ = ["COLUMNS", "CPU", "StoredProfile", "speed_from"]
-
 COLUMNS = ("gpus", "nodes", "samples", "pieces", "step_s", "piece_s", "wait_s", "error")
 WHOLE = COLUMNS[:4]
 HINT = "measure it anew with 'sublet profile SCRIPT', or remove the file"

@@ -10,8 +10,6 @@ import math
 
 from sublet.domain.quantity import positive
 
-__all__ = ["MOST_GROWTH", "noise_phases"]
-
 MOST_GROWTH = 8.0  # times what it is now: there are no measurements further on
 STEP = 1.5  # by which it grows in a piece, at most, while the pieces last
 PIECES = 8

@@ -17,8 +17,6 @@ import numpy as np
 from sublet.perf.steptime import PolluxStep
 from sublet.solve.arrays import Bools, Floats
 
-__all__ = ["PolluxFit", "fitted_pollux", "load_solver", "pollux_fit"]
-
 LEAST, MOST = 1e-9, 1e4  # seconds; bounds of the six times
 PULL_GAMMA, PULL_SLOPE = 1e-6, 1e-5  # weights of the squared penalties
 NETWORK_PRIOR = 1.1  # an unseen network is at least this much slower than the inside of a node

@@ -31,8 +31,6 @@ from sublet.perf.preemption.cycles import (
 from sublet.perf.preemption.survivors import Pausing
 from sublet.solve.arrays import Floats
 
-__all__ = ["carry_on"]
-
 TINY = 1e-300  # in the place of 0, where 0 is divided by it
 
 # C shapes

@@ -13,23 +13,6 @@ import numpy.typing as npt
 from sublet.domain.units import SECONDS_PER_H
 from sublet.solve.arrays import Bools, Floats
 
-__all__ = [
-    "RARE",
-    "Finish",
-    "Recovery",
-    "Toll",
-    "checkpoint_interval_s",
-    "cut_off",
-    "finish_of",
-    "hit_cost_s",
-    "missing_nodes",
-    "speed_kept",
-    "toll_of_waiting",
-    "undisturbed",
-    "uninterrupted",
-    "varies_per_s",
-]
-
 RARE = 1e-12  # a loss with this chance, or a hit in as many seconds, is left out: it would be one in 30,000 years
 
 # C shapes; what is said of them are numbers, or arrays that fit one another

@@ -18,8 +18,6 @@ from sublet.domain.quantity import at_least
 from sublet.errors import InvalidValue
 from sublet.solve.arrays import Floats
 
-__all__ = ["NO_RECLAIMS", "Reclaims", "believe_reclaims", "expected_hits_per_h", "hits_per_h", "read_reclaims"]
-
 TRUSTED_LOSSES = (
     3.0  # what is said of an offer weighs as much as so many losses seen: these tell a rate to a factor of 2
 )

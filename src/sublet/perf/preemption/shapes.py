@@ -16,8 +16,6 @@ from sublet.perf.preemption.reclaims import Reclaims, hits_per_h
 from sublet.perf.preemption.survivors import kind_of, nodes_of, pausing, spot_nodes, survivors_of
 from sublet.solve.arrays import Floats, Ints
 
-__all__ = ["shapes_kept", "spot_speed", "toll_of"]
-
 # C shapes; what is said of them are numbers, or arrays that fit one another
 
 

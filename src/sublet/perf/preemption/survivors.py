@@ -22,21 +22,6 @@ from sublet.perf.preemption.reclaims import Reclaims
 from sublet.solve.arrays import Floats, Ints
 from sublet.solve.coefficients import binomials, bounded_powers, choose, times
 
-__all__ = [
-    "Kind",
-    "Nodes",
-    "Pausing",
-    "Survivors",
-    "kind_of",
-    "nodes_of",
-    "pauses_of",
-    "pausing",
-    "shares_left",
-    "spot_nodes",
-    "survivors_of",
-    "whole_chances",
-]
-
 TINY = 1e-300  # in the place of 0, where 0 is divided by it
 
 # C shapes, K nodes lost in one hit: 0, 1 ... up to all

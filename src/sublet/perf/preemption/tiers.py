@@ -32,8 +32,6 @@ import numpy.typing as npt
 from sublet.perf.preemption.cycles import RARE, checkpoint_interval_s
 from sublet.solve.arrays import Bools, Floats
 
-__all__ = ["TIERS", "Ladder", "Tier", "Tiering", "best_tiering", "copy_s", "tiering"]
-
 # K tiers, nearest first; C cases (any shape): arrays are K by C
 Tier = Literal["peers", "disk", "anchor", "bucket"]
 TIERS: Mapping[Tier, str] = MappingProxyType(

@@ -23,8 +23,6 @@ from sublet.solve.arrays import Floats, Ints
 from sublet.solve.curves import Curves
 from sublet.solve.price import Frontier, frontier
 
-__all__ = ["Boa", "boa_widths", "counted_demand", "exact_width", "least_widths", "widths_at_average"]
-
 
 @dataclass(frozen=True, slots=True)
 class Boa:

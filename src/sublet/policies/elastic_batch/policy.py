@@ -15,8 +15,6 @@ from sublet.planning.widths import Runnable, describe_stranded, runnable, runs_a
 from sublet.policies.elastic_batch.scaling import BatchScaling
 from sublet.solve.knapsack.split import best_split
 
-__all__ = ["ElasticBatch", "Mode", "batch_plan", "due"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElasticBatch:

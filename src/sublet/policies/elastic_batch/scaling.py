@@ -28,9 +28,7 @@ from sublet.domain.quantity import whole
 from sublet.domain.shape import Spread, packed
 from sublet.errors import Infeasible, InvalidValue
 from sublet.perf.speedup import ConstantRate
-from sublet.perf.steptime import RingStep, StepTime
-
-__all__ = ["BatchScaling", "RingStep", "doubling"]
+from sublet.perf.steptime import StepTime
 
 
 def doubling(smallest: int, largest: int) -> tuple[int, ...]:

@@ -19,8 +19,6 @@ from sublet.planning.objective import ANY, Objective, Own, SpotPrices
 from sublet.planning.turns import fastest_shape, serve_in_turn
 from sublet.solve.arrays import Floats
 
-__all__ = ["Liveput", "booted", "look", "objective_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Liveput:

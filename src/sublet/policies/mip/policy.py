@@ -18,8 +18,6 @@ from sublet.planning.widths import Runnable, describe_stranded, runnable, speed_
 from sublet.solve.arrays import Floats, Ints
 from sublet.solve.mip.moves import NOT_RUNNING, Coupled, best_moves
 
-__all__ = ["FASTER", "Aim", "Mip", "Objective", "Rules", "gains", "mip_plan"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mip:

@@ -25,8 +25,6 @@ from sublet.policies.price.choices import TRIFLE_H, Asked
 from sublet.policies.price.decision import WorkBelief
 from sublet.solve.arrays import Floats
 
-__all__ = ["SHORT_FIRST", "believed_left_h", "left_of_all_h", "survival"]
-
 SHORT_FIRST = 0.35  # power of the work left, in what GPUs cost a job: 0 is blind to it, 1 all but starves long jobs
 NEWCOMER_H = 0.1  # GPU-hours, beside what a job has had; only the order of jobs follows from it
 IMAGINED = 1.0  # jobs beside those that are known: as much again is left of them

@@ -33,8 +33,6 @@ from sublet.policies.price.congestion import WAIT
 from sublet.policies.price.decision import Decision
 from sublet.solve.arrays import Bools, Floats, Ints
 
-__all__ = ["SAFETY", "TRIFLE_H", "Asked", "Late", "Told", "all_options", "ask", "in_time", "too_late", "within_purse"]
-
 STEP, STEPS = 4.0, 40  # of the value of a job's time: beyond their product money no longer counts
 FINER = 6  # halvings of the last step
 NUDGE = 1e-9  # relative: beyond the value of time at which two shapes cost the same

@@ -44,18 +44,6 @@ from sublet.solve.arrays import Bools, Floats, Ints
 from sublet.solve.knapsack.split import best_split
 from sublet.solve.mip.moves import Coupled, best_moves
 
-__all__ = [
-    "Claims",
-    "Split",
-    "efficient",
-    "efficient_shapes",
-    "going_rate",
-    "hurries",
-    "split",
-    "split_cluster",
-    "turns",
-]
-
 SIZED = frozenset({WorkBelief.DECLARED, WorkBelief.LEARNED})  # what is believed is near what is
 
 CONCAVE = 0.85  # power of the work done: below 1 fewer jobs move far

@@ -32,8 +32,6 @@ from sublet.planning.terms import Terms
 from sublet.solve.arrays import Bools, Floats, Ints
 from sublet.solve.mip.moves import Coupled, best_moves
 
-__all__ = ["BEFORE", "WAIT", "Fit", "Wishes", "fit", "obtainable_with_least", "share_pools", "wishes"]
-
 WAIT = -1
 BEFORE = ((0, 0), (0, 0), (1, 0))  # a column for waiting, which uses nothing, before all others
 TRIES = 8  # quadruplings of a surcharge that is as much as all else together: beyond that nothing changes

@@ -23,8 +23,6 @@ from sublet.planning.terms import Sites, Terms
 from sublet.planning.value_of_time import ValueOfTime
 from sublet.solve.arrays import Floats
 
-__all__ = ["Decision", "LeastWork", "WorkBelief"]
-
 OVERTAKERS = 64  # of those that wait, how many beyond what fits to look at: bounds the work of one decision
 MONEY_ALONE = 1e-9  # a value of time at which only rent counts, USD per hour
 

@@ -28,8 +28,6 @@ from sublet.policies.price.decision import Decision, WorkBelief
 from sublet.policies.price.settled import settled
 from sublet.solve.arrays import Floats, Ints
 
-__all__ = ["Price", "in_a_hurry", "priced_plan"]
-
 BEYOND_USD = 10_000.0  # per hour: no budget speaks against speed, only limits do
 SELDOM = 10  # times as long until jobs without phases are asked again
 

@@ -18,8 +18,6 @@ from sublet.policies.price.congestion import WAIT
 from sublet.policies.price.policy import Price
 from sublet.solve.arrays import Floats
 
-__all__ = ["Prospect", "hour_usd_of", "prospect"]
-
 TRIFLE_USD = 1e-9
 
 

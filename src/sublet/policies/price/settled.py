@@ -21,8 +21,6 @@ from sublet.policies.price.cluster_split import efficient_shapes, hurries
 from sublet.policies.price.decision import Decision
 from sublet.solve.arrays import Bools, Floats, Ints
 
-__all__ = ["Settled", "settled"]
-
 UNCLEAR = (NOTHING, False, 1.0, 0.0)
 
 # H in a hurry or not, J jobs, N of them newcomers, U kinds of jobs: a menu and a phase, C shapes

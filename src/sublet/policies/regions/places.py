@@ -17,8 +17,6 @@ from sublet.domain.shape import Shape, packed
 from sublet.domain.units import SECONDS_PER_H
 from sublet.planning.widths import runnable
 
-__all__ = ["Place", "places_of"]
-
 # Chosen on the tuning windows of `sublet study regions`.
 SEEN_H = 4.0  # of holding a node, that the listed hazard counts as
 UP = 0.7  # of the time that spot can be had where none was asked for yet

@@ -14,8 +14,6 @@ from sublet.planning.draft import Draft
 from sublet.policies.regions.places import Place, places_of
 from sublet.policies.regions.worth import Clock, choose, clock_of
 
-__all__ = ["Choose", "Regions", "serve_by_place"]
-
 
 @dataclass(frozen=True, slots=True)
 class Regions:

@@ -17,8 +17,6 @@ from sublet.domain.plan import JobState
 from sublet.domain.units import SECONDS_PER_H
 from sublet.policies.regions.places import Place
 
-__all__ = ["Clock", "choose", "clock_of", "last_call"]
-
 # Chosen on the tuning windows of `sublet study regions`.
 SLACK_H = 4.0  # of slack, by which the price of an hour of it falls by e
 PAUSES = 5.0  # of slack, that are the last: for going on demand, and for coming back

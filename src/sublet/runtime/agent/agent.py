@@ -53,8 +53,6 @@ from sublet.wire.messages import (
     WorkerSeen,
 )
 
-__all__ = ["FIRST_LEASE_S", "Agent", "AgentFacts", "folder_of"]
-
 FIRST_LEASE_S = 60.0  # until the controller has said how long a lease is
 GRACE_S = 5.0  # for workers whose agent must go, between SIGTERM and SIGKILL
 LONGEST_WAIT_S = 60.0  # the poll behind the loop takes no infinity

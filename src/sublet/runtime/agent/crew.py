@@ -28,8 +28,6 @@ from sublet.wire.messages import (
     WorkerUp,
 )
 
-__all__ = ["Crew"]
-
 REMEMBERED_ENDS = 64  # workers whose end is told again to a controller that comes back
 MOST_COMPLAINTS = 100  # about one worker, in the log
 MOST_BAD_LINES = 1000  # of one worker, before its line is closed: it does not speak our language

@@ -14,8 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["VISIBLE", "Devices", "GpuReading", "found_devices", "gpu_readings", "gpu_uuids", "least_used"]
-
 NVML = "libnvidia-ml.so.1"
 UUID_BYTES = 96
 BY_UUID = ("GPU-", "MIG-")  # how such names begin; others are numbers

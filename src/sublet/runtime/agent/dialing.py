@@ -12,19 +12,6 @@ from typing import Any
 from sublet.errors import BadInput, InvalidValue
 from sublet.wire.lines import LONGEST_LINE, Message, bytes_after, from_line
 
-__all__ = [
-    "Dialer",
-    "LineReader",
-    "Secure",
-    "address_from",
-    "dial",
-    "host_and_port",
-    "in_the_clear",
-    "is_secure",
-    "keep_little_unsent",
-    "message_from",
-]
-
 
 class LineReader:
     """Collects what a socket brings; between calls it holds one line or frame of `longest` bytes at most."""

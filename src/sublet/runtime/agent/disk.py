@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import BinaryIO, NamedTuple, Protocol
 
-__all__ = ["DISK", "Disk", "FileFacts"]
-
 OF_TOOLS = frozenset({"__pycache__", "node_modules", "venv", "wandb", "mlruns"})
 BACK_NS = 1_000_000_000  # before the last write, as whole seconds are all that some file systems note
 

@@ -27,8 +27,6 @@ from sublet.runtime.agent.users import User, Users
 from sublet.runtime.agent.worker import CANNOT_START, AgentWorker
 from sublet.wire.messages import StartWorker
 
-__all__ = ["Forked", "WarmCommand", "begin", "warm_command"]
-
 # Read by the loader, the allocator or the interpreter when a process begins: too late after a fork.
 COLD_VARIABLES = ("LD_", "MALLOC_", "GLIBC_", "PYTHONHASHSEED", "PYTHONHOME", "PYTHONMALLOC", "PYTHONOPTIMIZE")
 NO_SUCH_FILE = 2  # what python itself returns when it cannot open the script

@@ -10,8 +10,6 @@ from collections.abc import Container
 from pathlib import Path
 from typing import Protocol
 
-__all__ = ["PLACE", "NoAddress", "Place", "free_port", "interface_of", "network_env", "own_address"]
-
 LOOPBACK = "127.0.0.1"
 ELSEWHERE = ("192.0.2.1", 9)  # TEST-NET-1: it has no host, and nothing is sent; the kernel only looks up the way
 SIOCGIFADDR = 0x8915

@@ -13,8 +13,6 @@ import sys
 from collections.abc import MutableMapping, Sequence
 from pathlib import Path
 
-__all__ = ["enter", "is_environment", "is_this_python", "program", "telling"]
-
 NAMES = ("python", "python3")
 BIN = "SUBLET_BIN"  # for a shell that reads a ~/.bashrc with another environment in it
 TELL = """\

@@ -31,8 +31,6 @@ from sublet.wire.files import (
 )
 from sublet.wire.messages import EXIT_LEFT, FromWorker, StartWorker, WorkerDown
 
-__all__ = ["Keeping"]
-
 AGAIN_S = 10.0  # without a word about what was offered: offer it again
 TELL_S = 5.0  # that a worker which has ended is held, so that it is not waited for in vain
 STALLED_S = 60.0  # without a part that is asked for and was not sent before, while a worker is held: it is given up

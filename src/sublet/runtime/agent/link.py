@@ -17,8 +17,6 @@ from sublet.machine.wall import WALL, Wall
 from sublet.runtime.agent.dialing import Dialer, LineReader, Secure, address_from, dial, in_the_clear
 from sublet.wire.lines import Message
 
-__all__ = ["PING_S", "Link", "lost_s", "ping_s"]
-
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 2.0
 PING_S = 5.0  # both sides say something as often, or more where a lease is short

@@ -25,8 +25,6 @@ from sublet.runtime.logfile import keep_small
 from sublet.wire.lines import plain_text
 from sublet.wire.messages import StartWorker
 
-__all__ = ["Log", "Machine", "log"]
-
 MOST_LOG = 1 << 20  # bytes of the agent's own log, and as many of the one before it
 Log = Callable[[str], None]
 

@@ -23,8 +23,6 @@ from sublet.machine.wall import WALL, Wall
 from sublet.runtime.agent.dialing import Dialer, address_from, dial
 from sublet.runtime.agent.machine import Log, log
 
-__all__ = ["Metadata"]
-
 EVERY_S = 5.0
 ANSWER_S = 2.0  # it is next door
 TOKEN_TTL_S = 3600

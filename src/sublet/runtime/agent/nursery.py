@@ -27,8 +27,6 @@ from sublet.runtime.agent.users import User
 from sublet.wire.lines import from_line, to_line
 from sublet.wire.messages import StartWorker
 
-__all__ = ["PRELOAD", "Nursery", "import_all"]
-
 # What is not installed is left out. The first optimizer of a script imports torch._dynamo: seconds, unless it is there.
 PRELOAD = ("torch", "torch._dynamo", "torch.utils.data", "sublet.train.sessions.copies", "sublet.train.grid.in_stages")
 NUMBER = struct.Struct("q")  # a length, a pid, or an error less than 0

@@ -19,8 +19,6 @@ from sublet.runtime.agent.disk import Disk, FileFacts
 from sublet.runtime.agent.users import Acting
 from sublet.runtime.file_sync.content import Entry
 
-__all__ = ["NOT_THERE", "Outside", "is_outside", "refused", "sweep"]
-
 REGISTER = "outside.json"
 NOT_THERE = "the user that the job is here cannot write there; below its working directory and ~ it can"
 NEXT = "next: another path in file_mounts, below ~/ or the working directory, which are the job's own"

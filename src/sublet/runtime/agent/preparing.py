@@ -34,8 +34,6 @@ from sublet.runtime.file_sync.content import Content, Entry, Fetching
 from sublet.wire.files import Kept, Lacks, Part, Preparing, Printed, Travel
 from sublet.wire.messages import EXIT_LOST, StartWorker
 
-__all__ = ["Preparations", "Tree"]
-
 PIECE_BYTES = 64 << 10
 LAST_PIECES = 16  # of a worker that ends, without waiting for an answer
 LOOK_S = 0.5

@@ -15,23 +15,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = [
-    "Process",
-    "adopt_orphans",
-    "alive",
-    "are_alone",
-    "children",
-    "die_with_parent",
-    "everybody",
-    "instance",
-    "kill_instance",
-    "look",
-    "met_at",
-    "rename",
-    "runs",
-    "ticks_by_parent",
-]
-
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 PR_SET_NAME = 15
 PR_SET_CHILD_SUBREAPER = 36

@@ -21,8 +21,6 @@ from typing import NamedTuple
 from sublet.machine.wall import WALL, Wall
 from sublet.runtime.agent.disk import DISK, Disk
 
-__all__ = ["OwnFiles", "Reading", "Resuming", "holds_files"]
-
 MOST_FILES = 5_000  # looked at
 LOOKS_COST = 0.02  # of the time, at most
 NO_STATE = (".py", ".pyc", ".pyo", ".sh", ".log", ".out", ".err", ".lock")

@@ -26,8 +26,6 @@ from sublet.runtime.agent.users import ActingDisk, Homes, Users
 from sublet.runtime.file_sync.records import records
 from sublet.runtime.identity.enrolment import Passport
 
-__all__ = ["run"]
-
 CHUNK = 1 << 16
 SWEEP_S = 120.0  # for containers that are to be removed
 

@@ -24,8 +24,6 @@ from sublet.runtime.file_sync.records import Record, folder
 from sublet.wire.files import Travel
 from sublet.wire.messages import StartWorker
 
-__all__ = ["PYTHON", "Setups", "dressed", "key_of", "preparing_text"]
-
 OURS = (sys.executable, "-P", "-m")
 MOUNTED, CONTAINED = "sublet.runtime.file_sync.mounted", "sublet.runtime.file_sync.contained"
 _SETUP_S = 3600.0  # for all of it: one that waits at a terminal is not paid for for ever

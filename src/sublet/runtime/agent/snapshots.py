@@ -39,22 +39,6 @@ from sublet.runtime.file_sync.content import (
 )
 from sublet.wire.files import Lacks, Newest, Part, Wants
 
-__all__ = [
-    "AT_ONCE",
-    "LOOK_S",
-    "MOST_FILES",
-    "RESTLESS_S",
-    "Finder",
-    "FolderFinder",
-    "Found",
-    "Restoring",
-    "Snapshot",
-    "Spoiled",
-    "Steps",
-    "files_in",
-    "steps_in",
-]
-
 LOOK_S = 1.0  # between two looks ...
 LOOK_FILES = 500  # ... and as much more for so many files: a look is to cost next to nothing
 RESTLESS_S = 10.0  # that a folder may go on changing, before it is taken as it is

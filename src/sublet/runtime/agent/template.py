@@ -22,8 +22,6 @@ from sublet.runtime.agent.agent import AgentFacts
 from sublet.runtime.agent.nursery import import_all
 from sublet.runtime.agent.serving import run
 
-__all__ = ["MOST_REQUEST", "life_of", "serve"]
-
 MOST_REQUEST = 1 << 16
 
 

@@ -30,8 +30,6 @@ from sublet.runtime.agent.disk import Disk, FileFacts
 from sublet.runtime.agent.processes import die_with_parent
 from sublet.wire.messages import StartWorker
 
-__all__ = ["SKY_WORKDIR", "Acting", "ActingDisk", "Homes", "User", "Users", "acting_as", "as_we_are"]
-
 Acting = Callable[[str], AbstractContextManager[None]]  # of a path
 AT_ONCE = 1_000  # names of a folder, as another user
 NOBODY = -1  # that asks for the identity, and changes nothing

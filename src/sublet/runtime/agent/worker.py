@@ -21,8 +21,6 @@ from sublet.runtime.agent.processes import are_alone, met_at
 from sublet.runtime.agent.reading import OwnFiles, Reading, Resuming
 from sublet.wire.messages import EXIT_LOST, StartWorker, WorkerSeen, WorkerUp
 
-__all__ = ["CANNOT_START", "LIFE", "LOOK_S", "AgentWorker", "Looks", "Watch", "newest_below", "why_not_started"]
-
 LOOK_S = 5.0  # wall, between two looks
 BUSY = 0.01  # of one core: below that are timers of a runtime that waits
 LIFE = "SUBLET_CONTAINER"  # the variable of a file with the pid of the first process in a container

@@ -15,8 +15,6 @@ from sublet.runtime.agent.disk import DISK, Disk
 from sublet.runtime.clock import Clock
 from sublet.runtime.providers.pacing import Rates
 
-__all__ = ["DECIDE_LIMIT_S", "PACES", "HostServices", "Options", "Paces", "begin_thread"]
-
 DECIDE_LIMIT_S = 60.0  # wall: far beyond what any policy of ours takes for a thousand jobs
 
 

@@ -14,8 +14,6 @@ from sublet.domain.events import Event
 from sublet.kernel.kernel import Kernel
 from sublet.runtime.controller.watch import HistoryRow
 
-__all__ = ["Ending", "Hold", "Inbox"]
-
 
 class Hold(StrEnum):
     """Why a job may not run now; the empty one is false, and lets it."""

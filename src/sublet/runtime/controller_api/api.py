@@ -37,8 +37,6 @@ from sublet.runtime.controller_host.troubles import TroubleWatch, is_anchor
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.settings import Settings
 
-__all__ = ["ControllerApi"]
-
 
 class ControllerApi:
     """`sublet.runtime.controller_api.protocol.Api`, for a controller."""

@@ -30,8 +30,6 @@ from sublet.runtime.providers.setup import BuildProvider, ProviderSetup
 from sublet.runtime.settings import Settings, settings_to_json
 from sublet.runtime.store import Store
 
-__all__ = ["budget_from", "controller_from", "policy_from"]
-
 
 def controller_from(settings: Settings, policy: Policy | None = None) -> ControllerApi:
     """A controller that has not started yet; `policy` decides, or the one that the settings name."""

@@ -16,8 +16,6 @@ from sublet.kernel.shares import payers
 from sublet.runtime.controller_api.directory import Directory
 from sublet.runtime.controller_api.tokens import Scope, Tokens
 
-__all__ = ["Budgets", "OwnBudget", "PurseRow", "purse_reason", "purse_rows", "purse_set"]
-
 
 class PurseRow(TypedDict):
     """One budget, or a holder that spends without one. Rows come in the order of the tree, parents first."""

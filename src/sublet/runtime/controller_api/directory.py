@@ -8,8 +8,6 @@ from typing import Protocol
 
 from sublet.errors import NoSuchJob
 
-__all__ = ["Directory"]
-
 
 class Names(Protocol):
     """`sublet.runtime.controller.memory.table.JobTable`, as far as it matters here."""

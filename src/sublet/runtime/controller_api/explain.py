@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from sublet.runtime.controller.core import Controller
     from sublet.runtime.controller.memory import JobRecord
 
-__all__ = ["alternatives_of", "explain_view", "weigh_by_rent"]
-
 SHOWN = 24
 TRIFLE_H = 1 / SECONDS_PER_H
 TRIFLE_USD = 1e-9

@@ -12,8 +12,6 @@ from sublet.runtime.jobs.bounds import MOST_STAGES
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire.messages import NO_PLACE
 
-__all__ = ["depth_note", "gpu_views", "grid_note", "move_views", "place_views"]
-
 
 def place_views(group: Group) -> list[PlaceView]:
     """By copy and part, those without a place last."""

@@ -11,8 +11,6 @@ from sublet.runtime.controller.watch import Gauges, Histogram
 from sublet.runtime.controller_api.views import HealthView, HistogramView, MetricsView
 from sublet.runtime.settings import Settings
 
-__all__ = ["health_view", "metrics_view"]
-
 FRESH_S = 30.0  # wall: a controller that has not compared itself with its provider for so long is not ready
 
 

@@ -14,8 +14,6 @@ from sublet.runtime.controller.memory import JobRecord
 from sublet.runtime.controller_api.views import DayView, EventView, SpentAt, days_from
 from sublet.runtime.store import Store, StoredRow
 
-__all__ = ["Curves", "PriceView", "Prices", "days", "event_view", "event_views"]
-
 MOST = 1000  # changes of each offer, the newest
 
 

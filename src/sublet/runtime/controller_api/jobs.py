@@ -25,8 +25,6 @@ from sublet.runtime.controller_api.money import bill_view
 from sublet.runtime.controller_api.remaining import Remaining, estimate_remaining
 from sublet.runtime.controller_api.views import JobPhase, JobView, Quantiles
 
-__all__ = ["JobCommands", "JobSources", "job_view", "own_budgets", "reason_of"]
-
 PASSING = (Hold.NONE, Hold.BACK_OFF, Hold.BUDGET)  # ends by itself or with money: its owner's word is stronger
 
 

@@ -13,18 +13,6 @@ from sublet.runtime.controller.memory import OUTWARD, Tally, Tiers
 from sublet.runtime.controller.money import PURPOSES, Account, Bill
 from sublet.runtime.controller_api.views import BillView, BudgetView, CostView, DayView, JobView, MoveView, TierView
 
-__all__ = [
-    "bill_view",
-    "budget_view",
-    "change_budget",
-    "earlier_cost_view",
-    "job_cost_view",
-    "refuse_second_purse",
-    "tier_views",
-    "top_up_purse",
-    "total_cost_view",
-]
-
 
 def budget_view(kernel: Kernel, now_s: float, lease_s: float) -> BudgetView:
     """The limits, and what is spent; a node whose controller is silent for `lease_s` of cloud time ends itself."""

@@ -10,8 +10,6 @@ from sublet.kernel.ledger import Lease
 from sublet.perf.preemption.reclaims import believe_reclaims
 from sublet.runtime.controller_api.views import NodeStatus, NodeView
 
-__all__ = ["node_views"]
-
 GONE_SHOWN_S = 600.0  # cloud: how long a node that is gone is still listed
 MOST_GONE = 50
 STATUSES = {

@@ -34,8 +34,6 @@ from sublet.runtime.controller_api.views import (
 from sublet.runtime.file_sync.content import Content, Fetch
 from sublet.runtime.jobs.spec import JobSpec
 
-__all__ = ["Api", "Parts", "Submitted"]
-
 
 class Parts:
     """Over the store from which nodes get theirs. Both wait for the disk, in a thread."""

@@ -29,8 +29,6 @@ from sublet.domain.units import SECONDS_PER_H
 from sublet.perf.preemption import Reclaims, Toll, believe_reclaims, finish_of, toll_of
 from sublet.runtime.controller_api.views import ENDED, Quantiles
 
-__all__ = ["ForecastView", "Remaining", "estimate_remaining", "forecast_of", "mix_of", "risk_of"]
-
 NORMAL = NormalDist()
 Z90 = NORMAL.inv_cdf(0.9)
 HALVINGS = 14

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from sublet.domain.weighed import Weighed
     from sublet.runtime.controller.core import Controller
 
-__all__ = ["answer_dry_run", "known_job", "refuse_impossible", "submit_job"]
-
 
 def known_job(controller: Controller, key: str) -> Submitted | None:
     """The job that was submitted with this key, if there is one."""

@@ -15,8 +15,6 @@ from sublet.machine.rng import RNG, Rng
 from sublet.machine.wall import WALL, Wall, iso_utc
 from sublet.runtime.controller.watch import HistoryRow
 
-__all__ = ["OWNER", "READER", "Scope", "TokenView", "Tokens"]
-
 OWNER, READER = "owner", "reader"  # of the two tokens that every controller has
 KEY = "tokens"
 TOKEN_BYTES = 32

@@ -27,8 +27,6 @@ from sublet.runtime.store import MetaKey
 if TYPE_CHECKING:
     from sublet.runtime.controller.core import Controller
 
-__all__ = ["Standing", "TrialView", "Trials"]
-
 
 class TrialJobView(TypedDict):
     """One job as it is, and as the tried plan would have it. None where it has nothing, or it is unknown."""

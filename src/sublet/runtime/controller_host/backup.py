@@ -35,8 +35,6 @@ from sublet.runtime.controller_host.parcel import take_place
 from sublet.runtime.secret_files import SecretFiles
 from sublet.runtime.store import Store
 
-__all__ = ["Backup", "CheckpointCopies", "bring_checkpoints", "place_of", "restore_backup", "restore_from"]
-
 FOLDER = "checkpoints"
 PACK_BYTES = 64 << 20  # and a part more: of one object, and of the disk while it is made
 PART = struct.Struct(">32sI")  # its name, its length

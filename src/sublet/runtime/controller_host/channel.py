@@ -27,8 +27,6 @@ from sublet.runtime.controller_host.record import HostRecord, folder_of
 from sublet.runtime.file_sync.own_code import LOOK, UNPACK, Parcel
 from sublet.runtime.providers.ssh.hostline import import_asyncssh
 
-__all__ = ["Remote", "connected", "meet", "new_key", "open_way", "ship"]
-
 CONNECT_S = 30.0
 ALIVE_S, MISSED = 10.0, 3
 SHIP_S = 600.0

@@ -33,8 +33,6 @@ from sublet.runtime.controller_host.idle import ANCHORED, CONTROLLER, DESK, KEEP
 from sublet.runtime.controller_host.parcel import pack_state, staged, unpack_state
 from sublet.runtime.controller_host.record import FENCED
 
-__all__ = ["main"]
-
 # What a controller on AWS imports; docs/guides/laptop-to-aws.md has the line that installs them.
 NEEDED = ("boto3", "cryptography", "fastapi", "numpy", "pathspec", "prometheus_client", "pydantic", "scipy")
 IDLE = "sublet.runtime.controller_host.idle"

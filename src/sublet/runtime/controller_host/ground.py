@@ -29,22 +29,6 @@ from sublet.runtime.providers.aws.config import ANCHOR_USD_PER_H, AwsConfig
 from sublet.runtime.providers.aws.instances import EXPIRES_TAG, SERVER_TAG
 from sublet.runtime.providers.aws.offers import price_of
 
-__all__ = [
-    "IMAGES",
-    "Chosen",
-    "Ground",
-    "anchor_statements",
-    "choose",
-    "own_group",
-    "own_role",
-    "own_statements",
-    "place_for_it",
-    "region_from",
-    "renew_role",
-    "role_name",
-    "write_choices",
-]
-
 OBJECTS = ["s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload"]
 SSH = 22
 TRUST = {

@@ -17,19 +17,6 @@ from pathlib import Path
 
 from sublet.machine.wall import WALL, Wall
 
-__all__ = [
-    "ANCHORED",
-    "CONTROLLER",
-    "DESK",
-    "IDLE_S",
-    "KEEPER",
-    "is_held",
-    "is_left_alone",
-    "main",
-    "serving_pid",
-    "turn_off",
-]
-
 CONTROLLER, KEEPER, DESK = "controller.lock", "keeper.lock", "desk.lock"
 PROGRAM = b"sublet.api.main"  # a word of a controller's command line
 ANCHORED = ".sublet-on_host"  # in its home: this machine was rented for a controller, and may be turned off

@@ -24,18 +24,6 @@ from sublet.runtime.providers.aws.instances import (
     packages,
 )
 
-__all__ = [
-    "anchor_server",
-    "end",
-    "find",
-    "has_ended",
-    "is_anchor",
-    "launch",
-    "launch_request",
-    "stay_when_off",
-    "wait_until_on",
-]
-
 PREFIX = "anchor-"
 BOOT_S = 1800  # for the laptop to come, before the machine ends by itself
 ON_S, LOOK_S, LOOKS = 300.0, 1.0, 3

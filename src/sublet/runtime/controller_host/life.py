@@ -39,8 +39,6 @@ from sublet.runtime.providers.aws.config import AwsConfig, config_path, read_con
 from sublet.runtime.providers.aws.fleet import EXPIRES_S
 from sublet.runtime.settings import Settings, settings_to_json
 
-__all__ = ["ControllerHost", "HandoverStep", "Situation", "next_step"]
-
 
 class HandoverStep(StrEnum):
     """The next step."""

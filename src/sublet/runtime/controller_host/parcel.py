@@ -24,8 +24,6 @@ from typing import IO
 
 from sublet.errors import BadInput
 
-__all__ = ["ARRIVING", "PIECE_BYTES", "Arriving", "pack_state", "staged", "take_place", "unpack_state"]
-
 ARRIVING = "anchor.arriving"
 # Of the place, not of the run: the address, the holder of the lock, the laptop's record of its controller host.
 STAYS = (

@@ -14,8 +14,6 @@ from pathlib import Path
 from sublet.errors import BadInput
 from sublet.machine.files import FILES, Files
 
-__all__ = ["FENCED", "Home", "HostRecord", "folder_of", "forget", "keep", "on_host", "read_record", "refuse_if_away"]
-
 FENCED = "fenced"  # on the controller host: its controller may not run, until the laptop says so
 
 

@@ -17,8 +17,6 @@ from sublet.machine.wall import WALL, Wall
 from sublet.runtime.controller.watch import AlarmKind, Alarms
 from sublet.runtime.controller_host.idle import KEEPER, is_held
 
-__all__ = ["FILE", "TroubleWatch", "Troubles", "is_anchor"]
-
 FILE = "keeper-troubles.json"
 OFTEN = 3  # failures in a row, before anybody is told: one may be the network's
 LOOK_S = 30.0

@@ -39,8 +39,6 @@ from sublet.runtime.providers.aws.config import config_path, read_config
 from sublet.runtime.providers.aws.fleet import EXPIRES_S
 from sublet.runtime.providers.aws.instances import EXPIRES_TAG, expiry_tag
 
-__all__ = ["after", "is_over", "is_spent", "main"]
-
 ANSWER_S = 10.0
 COMMAND = (sys.executable, "-m", "sublet.api.main")
 STALE = 75  # another controller has the store

@@ -6,8 +6,6 @@ from sublet.errors import InvalidValue
 from sublet.runtime.agent.dialing import address_from
 from sublet.runtime.engines.server import LEASE_S, AgentServer
 
-__all__ = ["LocalEngine"]
-
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 

@@ -7,8 +7,6 @@ from typing import Protocol
 
 from sublet.wire.messages import ToAgent, ToController
 
-__all__ = ["Engine", "Hear", "MakeEngine"]
-
 Hear = Callable[[str, ToController], None]  # (node id, what its agent says)
 
 

@@ -12,8 +12,6 @@ from sublet.errors import InvalidValue
 from sublet.runtime.agent.dialing import address_from
 from sublet.runtime.engines.server import LEASE_S, AgentServer
 
-__all__ = ["RayEngine"]
-
 ANY_INTERFACE = ("0.0.0.0", "::", "*")  # noqa: S104 - to be refused
 
 

@@ -58,8 +58,6 @@ from sublet.wire.messages import (
     Welcome,
 )
 
-__all__ = ["HELLO_S", "LEASE_S", "AgentServer", "Line", "TlsEngine", "private_socket", "refuse_taken"]
-
 HELLO_S = 5.0  # for a peer to say its Hello
 LONGEST_HELLO = 1 << 18  # bytes of a peer's first line, and of what comes with it at once
 MOST_COMPLAINTS = 20  # a minute, in the log, about unknown peers or about one agent

@@ -18,8 +18,6 @@ from sublet.machine.remote import open_uri
 from sublet.runtime.agent.outside import refused
 from sublet.runtime.file_sync.mirror import CHUNK_BYTES, Came, fetch, files_among
 
-__all__ = ["main"]
-
 NOT_OURS = "something is there that did not come from a bucket"
 
 

@@ -27,8 +27,6 @@ from sublet.machine.objects import StoreFailed
 from sublet.machine.remote import is_missing, is_remote, open_uri
 from sublet.runtime.jobs.spec import JobSpec
 
-__all__ = ["CLOUDS", "access_elsewhere", "access_of", "check_buckets", "judge", "measure"]
-
 CLOUDS: Final = ("AWS_", "AZURE_", "GOOGLE_")
 # By cloud: what is access if it is given together. With less, libraries add what the controller's machine has.
 KEYS: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {

@@ -32,8 +32,6 @@ from sublet.runtime.agent.processes import alive, die_with_parent
 from sublet.runtime.agent.users import SKY_WORKDIR
 from sublet.runtime.file_sync.records import FOLDER, Record, folder, records
 
-__all__ = ["ENGINES", "ContainerEngine", "ContainerFacts", "main", "run_words"]
-
 ENGINES: Final = ("docker", "podman")
 ANSWER_S: Final = 30.0
 REMOVE_S: Final = 120.0

@@ -24,24 +24,6 @@ from sublet.machine.files import FILES, Files
 from sublet.machine.wall import Wall
 from sublet.wire.files import Lacks, Part
 
-__all__ = [
-    "GONE",
-    "LARGE_PART_BYTES",
-    "PART_BYTES",
-    "RUNS",
-    "Content",
-    "Entry",
-    "Fetch",
-    "Fetching",
-    "Keep",
-    "digest_of",
-    "entries_from",
-    "in_parts",
-    "is_below",
-    "names_in",
-    "write_manifest",
-]
-
 PLAIN, RUNS = 0o644, 0o755  # most files have one of them: they are 0 and 1 in a manifest, as ever
 SHORT = {PLAIN: 0, RUNS: 1}
 LONG = {short: mode for mode, short in SHORT.items()}

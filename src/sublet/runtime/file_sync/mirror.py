@@ -26,8 +26,6 @@ from typing import IO, Any, Final, NamedTuple
 
 from sublet.machine.objects import FileObjects, Found, Objects, StoreFailed, Torn
 
-__all__ = ["CHUNK_BYTES", "Came", "Mirror", "NotOurs", "fetch", "files_among"]
-
 CHUNK_BYTES: Final = 1 << 23
 MOST_TRIES: Final = 3  # at an object that others write while it is read
 DRAFT: Final = ".sublet-part"  # ends the name of a file that is not whole yet
@@ -163,6 +161,7 @@ class MirrorEntry:
 
     @property
     def shape(self) -> Shape:
+        """Size and time."""
         return Shape(self.size, self.written_ns)
 
 

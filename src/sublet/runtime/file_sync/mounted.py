@@ -27,8 +27,6 @@ from sublet.runtime.agent.processes import die_with_parent
 from sublet.runtime.file_sync.mirror import Mirror
 from sublet.wire.messages import EXIT_LOST
 
-__all__ = ["main"]
-
 LOOK_S: Final = 5.0  # between two looks at the folders: a file that is the same in both is quiet
 REST: Final = 200  # times as long as a look took: looking is no sign of life of the command
 LAST_S: Final = 600.0  # for what is left at the end, where the store does not answer

@@ -24,8 +24,6 @@ from typing import Any
 
 import sublet
 
-__all__ = ["FETCH", "LOOK", "UNPACK", "Parcel", "Wanted", "own_code", "wanted_in", "whole_code"]
-
 CACHE = ".cache/sublet/code"  # below the home directory over there
 DATA = "data"  # traces and prices: no agent reads them
 

@@ -31,17 +31,6 @@ from sublet.runtime.file_sync.content import (
 )
 from sublet.runtime.jobs.spec import JobSpec
 
-__all__ = [
-    "file_notes",
-    "local_among",
-    "pack",
-    "pack_texts",
-    "packed_names",
-    "tracker_notes",
-    "travelling",
-    "travelling_files",
-]
-
 KEYS = frozenset({".ssh", ".aws", ".gnupg", ".netrc", ".azure", ".kube", ".git-credentials", ".pgpass", ".pypirc"})
 KEYS_IN = frozenset({(".config", "gcloud"), (".config", "gh"), (".config", "rclone"), (".docker", "config.json")})
 STATE = frozenset({"log.sqlite", "identity"})  # what a state directory has: the second is its authority's key

@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-__all__ = ["FOLDER", "Record", "folder", "records"]
-
 FOLDER = "SUBLET_RECORDS"  # the variable by which an agent tells where they are
 
 

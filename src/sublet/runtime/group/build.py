@@ -9,8 +9,6 @@ from sublet.runtime.group.protocol import Group
 from sublet.runtime.group.restarting import RestartingGroup
 from sublet.runtime.jobs.spec import JobSpec
 
-__all__ = ["build_group"]
-
 
 def build_group(
     job_id: str,

@@ -28,8 +28,6 @@ from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire import messages as wire
 from sublet.wire.messages import EXIT_LEFT, Ready
 
-__all__ = ["LAST_GRACE_S", "GroupCore", "Ranging", "Verdict", "find_crash"]
-
 ROOM = 0.9  # of a device, for state: what is computed with it needs some too
 LAST_GRACE_S = 5.0  # wall, at most, for workers that have nothing to save any more
 

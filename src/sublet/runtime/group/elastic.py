@@ -43,8 +43,6 @@ from sublet.wire import messages as wire
 from sublet.wire.files import Preparing
 from sublet.wire.messages import EXIT_LEFT
 
-__all__ = ["ElasticGroup"]
-
 
 class ElasticGroup(InGrid):
     """The workers of a job that regroup."""

@@ -13,23 +13,6 @@ from sublet.runtime.group.workers import Worker, WorkerPhase
 from sublet.runtime.jobs.spec import JobSpec, Retries
 from sublet.wire.messages import EXIT_LEFT, EXIT_LOST, EXIT_MEMORY
 
-__all__ = [
-    "Ended",
-    "Failure",
-    "Fault",
-    "Patience",
-    "Unjudged",
-    "WorkerCounts",
-    "back_off_s",
-    "ending_of",
-    "fault_of",
-    "how_it_ended",
-    "how_it_stopped_short",
-    "is_kill",
-    "narrow_placement",
-    "widest_below",
-]
-
 TRIES = 2  # of a group to form at a worker count, before it is taken for one that never will
 
 

@@ -25,8 +25,6 @@ from sublet.runtime.jobs.bounds import Shards
 from sublet.wire import messages as wire
 from sublet.wire.messages import EXIT_LEFT, GRIDS_SINCE, STAGES
 
-__all__ = ["InGrid"]
-
 
 class InGrid(Regrouping):
     """The differences where a job is cut."""

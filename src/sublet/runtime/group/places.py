@@ -14,8 +14,6 @@ from sublet.runtime.jobs.bounds import MOST_STAGES
 from sublet.wire import messages as wire
 from sublet.wire.messages import NO_PLACE, STAGES
 
-__all__ = ["Form", "Places"]
-
 TOO_FEW = "a part of its model does not fit into memory, of {} parts; next: parallel.stages: auto, or a larger number"
 
 

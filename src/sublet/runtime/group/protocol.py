@@ -20,8 +20,6 @@ from sublet.runtime.group.workers import Census, Round, Worker
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire import messages as wire
 
-__all__ = ["Group", "GroupNews", "Outcome"]
-
 
 class Outcome(StrEnum):
     """A result of a group for the kernel or the controller."""

@@ -34,8 +34,6 @@ from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire import messages as wire
 from sublet.wire.messages import EXIT_LEFT
 
-__all__ = ["AT_ONCE", "Regrouping", "failure_of"]
-
 AT_ONCE = 3  # tries in a row of survivors to meet again, before they make a pause between two
 
 

@@ -27,8 +27,6 @@ from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire import messages as wire
 from sublet.wire.files import Preparing
 
-__all__ = ["RestartingGroup"]
-
 
 class RestartingGroup(GroupCore):
     """The workers of a job that are stopped and started."""

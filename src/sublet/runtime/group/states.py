@@ -19,30 +19,6 @@ from sublet.runtime.jobs.bounds import OnNodeLoss
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire.messages import Joined, Stepped
 
-__all__ = [
-    "Concluding",
-    "Cry",
-    "ElasticState",
-    "Forming",
-    "Gathering",
-    "Idle",
-    "Opening",
-    "Over",
-    "RestartingState",
-    "Resting",
-    "Running",
-    "Saving",
-    "Starting",
-    "Stepping",
-    "Stopping",
-    "find_copies",
-    "find_hang",
-    "find_silence",
-    "find_unformed",
-    "late_starters",
-    "parked_s",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Idle:

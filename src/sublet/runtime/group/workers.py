@@ -31,19 +31,6 @@ from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire import messages as wire
 from sublet.wire.messages import SHARDS, StartWorker
 
-__all__ = [
-    "Census",
-    "Roster",
-    "Round",
-    "Worker",
-    "WorkerPhase",
-    "era_after",
-    "regroup_orders",
-    "split_by_room",
-    "start_order",
-    "was_started_under",
-]
-
 # A value in the job file, or on the node, is left as it is.
 USERS_FIRST = frozenset({"WANDB_RUN_ID", "WANDB_RESUME", "TORCH_CPP_LOG_LEVEL"})
 

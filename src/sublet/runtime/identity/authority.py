@@ -16,8 +16,6 @@ from sublet.machine.files import FILES, Files
 from sublet.machine.wall import WALL, Wall
 from sublet.runtime.identity.extra import certificates
 
-__all__ = ["Authority"]
-
 
 class Authority:
     """Made where there is none; its key never leaves `folder`."""

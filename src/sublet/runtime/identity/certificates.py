@@ -13,8 +13,6 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from sublet.runtime.identity.names import CONTROLLER, NODE
 
-__all__ = ["new_node", "new_request"]
-
 DAY = timedelta(days=1)
 AUTHORITY_LIFE = 3650 * DAY
 LIFE = 365 * DAY  # a lease ends long before; a peer is asked for it each time

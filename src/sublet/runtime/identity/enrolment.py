@@ -24,8 +24,6 @@ from sublet.runtime.agent.dialing import host_and_port, is_secure
 from sublet.runtime.identity.extra import certificates
 from sublet.runtime.identity.names import CONTROLLER
 
-__all__ = ["LONGEST", "Passport", "answer_to", "asked_in", "new_request"]
-
 OPENSSL_S = 20.0
 KEY = ("genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256")
 REQUEST = ("req", "-new", "-sha256", "-key", "/dev/stdin", "-subj", "/CN=node")

@@ -6,8 +6,6 @@ from types import ModuleType
 
 from sublet.errors import MissingExtra
 
-__all__ = ["certificates"]
-
 
 def certificates() -> ModuleType:
     """The module that makes them; MissingExtra where it cannot."""

@@ -6,8 +6,6 @@ import ssl
 from typing import Any
 from urllib.parse import unquote
 
-__all__ = ["CONTROLLER", "NODE", "node_of"]
-
 CONTROLLER = "controller.sublet"  # every controller, to its nodes: they know it by its authority
 NODE = "sublet://node/"
 

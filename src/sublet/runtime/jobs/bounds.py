@@ -15,46 +15,6 @@ from sublet.domain.quantity import whole, within
 from sublet.errors import InvalidValue
 from sublet.machine.remote import check_uri, is_remote
 
-__all__ = [
-    "FAULTS",
-    "LEAST_KEPT",
-    "MOST_KEPT",
-    "MOST_NODES",
-    "MOST_STEPS",
-    "MOST_USD",
-    "MOST_WORKERS",
-    "NAME",
-    "NAME_PATTERN",
-    "RANGES",
-    "VARIABLE_PATTERN",
-    "MarketChoice",
-    "OnNodeLoss",
-    "Shards",
-    "absolute",
-    "checkpoint_copies_at",
-    "checkpoints_at",
-    "checkpoints_kept",
-    "command",
-    "copies",
-    "core",
-    "digest",
-    "image",
-    "job_name",
-    "kinds",
-    "market",
-    "mounts",
-    "node_loss",
-    "notes",
-    "number",
-    "path",
-    "per_node",
-    "retries",
-    "script",
-    "shards",
-    "variables",
-    "workers",
-]
-
 MOST_WORKERS: Final = 4096  # of one job: a group meets at one rank and re-forms at every loss, which no wider one does
 MOST_STAGES: Final = 8
 MOST_USD: Final = 1e9  # a budget beyond this is a slip of the keyboard

@@ -25,8 +25,6 @@ from sublet.runtime.jobs.values import parse_deadline_s, parse_field
 if TYPE_CHECKING:
     from sublet.runtime.jobs.schema import Bucket, JobFile
 
-__all__ = ["MountPlaces", "Surroundings", "build_job", "find_path", "read_mounts", "with_variables"]
-
 VARIABLE: Final = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 SCHEMES: Final = {"gcs": "gs", "azure": "az"}  # by the name of a store; others are called like their scheme
 MODES: Final = ("COPY", "MOUNT", "MOUNT_CACHED")

@@ -29,20 +29,6 @@ from typing import Final, NamedTuple
 from sublet.errors import InvalidValue
 from sublet.runtime.jobs.spec import JobSpec
 
-__all__ = [
-    "PYTHON",
-    "argv_from_run",
-    "is_torchrun",
-    "joins_group",
-    "only",
-    "python_lines",
-    "refuse_missing_script",
-    "script_of",
-    "uses_sdk",
-    "with_python",
-    "without_torchrun",
-]
-
 SHELL = re.compile(r"[|&;<>()$`\\*?\[\]#~\n{}!]|^\w+=")  # needs a shell to be understood
 PYTHON = re.compile(r"python(\d+(\.\d+)?)?$")
 SHELLS = ("bash", "sh", "zsh", "dash")

@@ -30,8 +30,6 @@ from sublet.runtime.jobs.mistakes import document_from_text
 from sublet.runtime.jobs.skypilot import NOTED
 from sublet.runtime.jobs.spec import JobSpec
 
-__all__ = ["job_from_command", "job_from_file", "job_from_text", "json_schema", "name_from"]
-
 
 def job_from_file(
     path: Path,

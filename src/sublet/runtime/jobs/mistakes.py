@@ -15,8 +15,6 @@ from sublet.runtime.jobs.schema import JobFile, keys_at
 from sublet.runtime.jobs.skypilot import FOREIGN, translate
 from sublet.runtime.jobs.spec import HIDDEN
 
-__all__ = ["Document", "Mistake", "as_error", "document_from_text", "shorten", "validate_document"]
-
 LONGEST_FILE = 1 << 20  # letters; job files are pages, not books
 MOST_VALUES = 20_000  # aliases expanded: a bomb of nested aliases is small on disk and huge in memory
 DEEPEST = 40

@@ -45,8 +45,6 @@ from sublet.runtime.jobs.values import (
     parse_range,
 )
 
-__all__ = ["JobFile", "keys_at"]
-
 
 def _written(pattern: str, example: str, *, also: str = "") -> WithJsonSchema:
     text: dict[str, Any] = {"type": "string", "pattern": pattern, "examples": [example]}

@@ -9,8 +9,6 @@ import copy
 from collections.abc import Mapping
 from typing import Any, Final
 
-__all__ = ["FOREIGN", "NOTED", "translate"]
-
 _LATER = "leave it out; nothing else does this yet"
 _MARKET = "leave it out: the controller rents wherever it is best ('sublet up --provider' says where)"
 _BURN = "say it for all jobs together: sublet budget set --burn 15/h"

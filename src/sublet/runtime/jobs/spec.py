@@ -15,8 +15,6 @@ from sublet.runtime.jobs import bounds
 from sublet.runtime.jobs.bounds import MarketChoice, OnNodeLoss, Shards
 from sublet.wire.messages import STAGES
 
-__all__ = ["HIDDEN", "JobSpec", "Retries", "spec_from_json", "spec_to_json"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retries:

@@ -18,22 +18,6 @@ from sublet.domain.units import DAY_S, MINUTE_S, SECONDS_PER_H
 from sublet.errors import InvalidValue
 from sublet.runtime.jobs.bounds import MOST_WORKERS
 
-__all__ = [
-    "DOLLARS_PATTERN",
-    "DURATION_PATTERN",
-    "RANGE_PATTERN",
-    "parse_accelerators",
-    "parse_attempts",
-    "parse_deadline_s",
-    "parse_dollars",
-    "parse_duration_s",
-    "parse_field",
-    "parse_moment",
-    "parse_money",
-    "parse_price",
-    "parse_range",
-]
-
 Value = TypeVar("Value")
 UNIT_S: Final = {"d": DAY_S, "h": SECONDS_PER_H, "min": MINUTE_S, "m": MINUTE_S, "s": 1.0, "ms": 0.001}
 PART: Final = re.compile(r"(\d+(?:\.\d+)?)(min|ms|[dhms])")

@@ -23,8 +23,6 @@ from sublet.perf.live.stored import CPU
 from sublet.perf.live.trend import noise_phases
 from sublet.wire.messages import Profile, Stepped
 
-__all__ = ["Profiling", "kind_ratio"]
-
 REPORTS = 9  # of a form, of which the median counts
 MOST_FORMS = 64  # the oldest give way: a job that grows its batch by itself has a new one all the time
 LEAST_ERROR = 0.02  # of the median of a few reports: the machine has neighbours

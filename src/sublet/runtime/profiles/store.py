@@ -21,8 +21,6 @@ from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.private import make_private, private_file
 from sublet.runtime.profiles.learned import Profiling
 
-__all__ = ["ProfileStore", "read_stored", "script_digest", "text_of"]
-
 LONGEST = 1 << 20  # bytes of a file that are read: far beyond 64 rows
 MOST_ROWS = 64  # of a file: a job that grows its batch by itself would have ever more
 DIGITS = 12  # of a digest, in the name of a file

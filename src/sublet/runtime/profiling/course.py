@@ -18,8 +18,6 @@ from sublet.errors import InvalidValue
 from sublet.planning.draft import Draft
 from sublet.runtime.profiles.learned import REPORTS, Form, Profiling
 
-__all__ = ["Course", "Stop", "Walk", "few_batches", "form_of"]
-
 FEW = 4  # batches, where none are named
 PATIENCE = 2.0  # parts of the time for a stop of which nothing is heard: its steps may be slow
 

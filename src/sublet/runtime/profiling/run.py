@@ -35,8 +35,6 @@ from sublet.runtime.profiling.course import Course, Walk, form_of
 from sublet.runtime.settings import Settings, default_state_dir
 from sublet.wire.messages import PROFILED
 
-__all__ = ["Profiled", "follow_course", "profile_script"]
-
 MOST_WIDTH = 16  # workers: beyond that one machine measures itself, not the script
 REPORT_EVERY_S = 0.25  # or as long as a step takes: a stop is told of nine times in seconds
 LOOK_S = 0.05

@@ -22,8 +22,6 @@ from sublet.machine.rng import RNG, Rng
 from sublet.machine.wall import WALL, Wall
 from sublet.runtime.providers.protocol import Billed, Expires, Provider, RentedNode, TellMarket
 
-__all__ = ["PacedProvider", "Rate", "Rates", "Turns"]
-
 Answer = TypeVar("Answer")
 Nodes = list[RentedNode]  # inside the class, `list` is a verb
 FIRST_PAUSE_S = 1.0

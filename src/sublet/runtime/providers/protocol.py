@@ -9,18 +9,6 @@ from typing import Protocol, runtime_checkable
 from sublet.domain.events import AvailabilityChanged, NodeLost, NodeNoticed, PriceChanged, PriceDoubted
 from sublet.domain.offer import Offer
 
-__all__ = [
-    "AtWork",
-    "Billed",
-    "Contains",
-    "Expires",
-    "FollowsJobs",
-    "MarketNews",
-    "Provider",
-    "RentedNode",
-    "TellMarket",
-]
-
 MarketNews = NodeNoticed | NodeLost | PriceChanged | PriceDoubted | AvailabilityChanged
 TellMarket = Callable[[MarketNews], None]
 

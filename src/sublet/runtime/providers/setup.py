@@ -18,8 +18,6 @@ from sublet.runtime.providers.protocol import Provider
 from sublet.runtime.settings import Settings
 from sublet.runtime.store import Store
 
-__all__ = ["BuildProvider", "ProviderSetup", "require_engine", "wind_down_s"]
-
 WIND_DOWN_WALL_S = 10.0  # to save, leave and end a node whose processes are ours
 
 

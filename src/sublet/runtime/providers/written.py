@@ -11,8 +11,6 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from sublet.machine.files import FILES, Files
 
-__all__ = ["WrittenClaims", "read_written"]
-
 Fact = TypeVar("Fact")
 
 

@@ -17,8 +17,6 @@ import numpy as np
 
 from sublet.runtime.rehearsal.report import Difference, Seen, SeenStep
 
-__all__ = ["Noise", "Odd", "Twins", "compared", "first_odd"]
-
 RNG = 3.0  # times the effect of other random numbers
 CHAOS, CHAOS_MOST = 20.0, 1e-4  # times what a rounding grows to, as long as it stays one
 OF_SUMS = 8.0  # a sum of many is that much less exact than they are

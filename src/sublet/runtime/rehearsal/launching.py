@@ -17,8 +17,6 @@ from typing import Any
 
 from sublet.wire.rehearsal import Cue, cue_here
 
-__all__ = ["launched"]
-
 MODULE = "sublet.runtime.rehearsal.launching"
 WRITES = os.O_WRONLY | os.O_RDWR
 

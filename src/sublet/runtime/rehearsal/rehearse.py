@@ -22,8 +22,6 @@ from sublet.runtime.rehearsal.comparing import Noise, compared
 from sublet.runtime.rehearsal.report import Difference, Report, RunView, Seen
 from sublet.runtime.rehearsal.running import SCRATCH, Act, run_acts
 
-__all__ = ["rehearse", "rehearse_job"]
-
 MOST_WORKERS = 16
 MOST_NAMED = 5  # of what is linked
 OTHER_SEED = 4711

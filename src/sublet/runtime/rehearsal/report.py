@@ -11,8 +11,6 @@ import numpy as np
 
 from sublet.wire.rehearsal import Cue
 
-__all__ = ["Difference", "Report", "RunView", "Seen", "SeenStep", "opened_by_several", "steps_from"]
-
 WEIGHTS = "p:"
 ALIKE, DIFFERS, CANNOT_RUN = "alike", "differs", "cannot run"
 

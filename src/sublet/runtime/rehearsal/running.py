@@ -23,8 +23,6 @@ from sublet.runtime.rehearsal.report import Seen, opened_by_several, steps_from
 from sublet.runtime.settings import Settings
 from sublet.wire.rehearsal import REHEARSAL, Cue
 
-__all__ = ["SCRATCH", "Act", "RehearsedWidth", "copied", "run_acts", "written"]
-
 _LINKED = ("venv", ".venv", "env", ".git", "node_modules", ".mypy_cache", ".ruff_cache", ".pytest_cache")
 LEFT_OUT = ("__pycache__",)
 SCRATCH = "sublet-rehearsal-"  # folders of rehearsals; a copy of the temporary folder would have its own in it

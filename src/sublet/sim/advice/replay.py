@@ -36,8 +36,6 @@ from sublet.market.spot import SpotTrace
 from sublet.sim.advice.window import ReplayedJob, replay_going_on, replay_waiting, starts
 from sublet.solve.arrays import Floats
 
-__all__ = ["WINDOWS", "Quantiles", "ReplayedWindows", "replay_choice", "replayed"]
-
 # W windows, F falls of a zone
 
 WINDOWS = 40

@@ -15,8 +15,6 @@ from sublet.errors import InvalidValue
 from sublet.market.spot import SpotTrace
 from sublet.solve.arrays import Floats, Ints
 
-__all__ = ["Place", "ReplayedJob", "replay_going_on", "replay_waiting", "starts"]
-
 # F falls of a place
 
 MOST_RECLAIMS = 200  # replayed in one window; what is left then goes on at the pace so far, known to a few per cent

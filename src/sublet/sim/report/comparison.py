@@ -14,8 +14,6 @@ from sublet.sim.metrics import Metrics
 from sublet.sim.simulator import Cloud, Run
 from sublet.sim.workloads.workload import Workload
 
-__all__ = ["SCHEMA_VERSION", "Comparison", "json_from_comparison", "json_from_only_run", "ratio"]
-
 SCHEMA_VERSION = 1
 
 

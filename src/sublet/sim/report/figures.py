@@ -10,8 +10,6 @@ from sublet.domain.units import DAY_S, MINUTE_S, SECONDS_PER_H
 from sublet.sim.metrics import Metrics
 from sublet.sim.report.comparison import Comparison, ratio
 
-__all__ = ["duration", "table_from_comparison"]
-
 NOTHING = "-"
 
 

@@ -17,8 +17,6 @@ from sublet.errors import BadInput
 from sublet.sim.report.comparison import Comparison, json_from_comparison
 from sublet.sim.report.page import page_from_comparison
 
-__all__ = ["prepare_folder", "replacing", "write_all", "write_report"]
-
 PAGE = "report.html"
 JOB_COLUMNS = (
     *("policy", "job_id", "model", "submit_s", "start_s", "finish_s", "completion_s", "gpus_asked"),

@@ -26,8 +26,6 @@ from sublet.sim.workloads.workload import Workload
 if TYPE_CHECKING:
     from matplotlib.axis import Axis
 
-__all__ = ["PlanReport", "json_from_plan", "reasons_from_plan", "tables_from_plan", "write_plan_report"]
-
 SCHEMA_VERSION = 1
 PAGE = "plan.html"
 SMOOTH = 500  # points of the line

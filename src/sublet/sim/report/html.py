@@ -7,8 +7,6 @@ import hashlib
 from collections.abc import Sequence
 from html import escape
 
-__all__ = ["document", "figure", "listing", "table"]
-
 
 def document(title: str, body: str, *, script: str = "") -> str:
     """A whole page around `body`. A browser runs `script` and nothing else, and loads nothing from anywhere."""

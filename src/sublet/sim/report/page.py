@@ -12,8 +12,6 @@ from sublet.sim.report.comparison import Comparison
 from sublet.sim.report.figures import NOTHING, duration, table_from_comparison
 from sublet.sim.report.html import document, figure, listing, table
 
-__all__ = ["MOST_JOBS", "page_from_comparison"]
-
 MOST_JOBS = 500  # in the page; all of them are in jobs.csv
 
 

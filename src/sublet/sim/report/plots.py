@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["canvas", "completion_times", "dollars", "gpus_held", "grid_labels", "set_style"]
-
-
 MOST_SEGMENTS = 2_000  # above this, jobs of one model are drawn as one area: single ones would be thinner than a line
 MOST_POINTS = 2_000  # of a curve: about one for every pixel across
 LEAST_LABELLED = 0.045  # of the time across: a shorter stay has no room for its grid

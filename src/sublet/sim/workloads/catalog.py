@@ -17,8 +17,6 @@ from sublet.sim.workloads.readers import Reader
 from sublet.sim.workloads.recipe import ARRIVAL_NAMES, EXAMPLE, is_recipe, workload_from_recipe
 from sublet.sim.workloads.workload import Workload
 
-__all__ = ["CATALOG", "Entry", "load_workload", "workload_names"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:

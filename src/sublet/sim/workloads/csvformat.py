@@ -20,16 +20,6 @@ from sublet.perf.speedup import Amdahl
 from sublet.sim.workloads.jobrows import GPUS_PER_NODE, LATEST_S, OWNERS, JobRows, Source, is_sized_by_profile
 from sublet.sim.workloads.workload import Workload
 
-__all__ = [
-    "COLUMNS",
-    "DEFAULT_SPEEDUP",
-    "OPTIONAL_COLUMNS",
-    "csv_from_workload",
-    "read_csv",
-    "workload_from_bytes",
-    "write_csv",
-]
-
 COLUMNS = (
     "job_id", "submit_s", "duration_s", "gpus", "model", "batch_size", "steps", "group", "gpu", "deadline_s", "klass",
 )  # fmt: skip

@@ -22,20 +22,6 @@ from sublet.sim.workloads.csvformat import DEFAULT_SPEEDUP
 from sublet.sim.workloads.workload import Workload
 from sublet.solve.arrays import Floats, Ints
 
-__all__ = [
-    "Arrivals",
-    "Bursty",
-    "Daily",
-    "Deterministic",
-    "Exponential",
-    "GpuMix",
-    "Lognormal",
-    "Pareto",
-    "Poisson",
-    "Sizes",
-    "generate",
-]
-
 MAX_JOBS = 10_000_000  # what fits the memory of a workstation
 
 

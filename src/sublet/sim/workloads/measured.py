@@ -15,8 +15,6 @@ from sublet.perf.live.stored import StoredProfile, speed_from
 from sublet.sim.workloads.jobrows import GPUS_PER_NODE
 from sublet.sim.workloads.workload import Workload
 
-__all__ = ["with_profile"]
-
 
 def with_profile(workload: Workload, profiles: Sequence[StoredProfile]) -> Workload:
     """The jobs whose model is called so take speed and batches from the profile; all do where none is.

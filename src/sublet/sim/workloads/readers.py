@@ -10,20 +10,6 @@ from sublet.sim.workloads.csvformat import read_csv
 from sublet.sim.workloads.jobrows import Source
 from sublet.sim.workloads.workload import Workload
 
-__all__ = [
-    "ALIBABA",
-    "GAVEL",
-    "HYDRA",
-    "ITP",
-    "MURI",
-    "PHILLY",
-    "POLLUX",
-    "SHOCKWAVE",
-    "SIA",
-    "TIRESIAS",
-    "Reader",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reader:

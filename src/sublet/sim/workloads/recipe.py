@@ -45,8 +45,6 @@ from sublet.sim.workloads.generate import (
 from sublet.sim.workloads.jobrows import MAX_GPUS
 from sublet.sim.workloads.workload import Workload
 
-__all__ = ["ARRIVAL_NAMES", "EXAMPLE", "is_recipe", "workload_from_recipe"]
-
 ARRIVAL_NAMES = ("bursty", "daily", "poisson")
 SIZE_NAMES = ("deterministic", "exponential", "lognormal", "pareto")
 EXAMPLE = "poisson:rate=40,n=200,seed=1,size=lognormal,mean=3600,cv=2"

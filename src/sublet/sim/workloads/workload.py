@@ -12,9 +12,6 @@ from sublet.domain.shape import packed
 from sublet.domain.units import SECONDS_PER_H
 from sublet.errors import BadInput
 
-__all__ = ["Workload"]
-
-
 _ARRIVAL = operator.attrgetter("submit_s", "id")
 
 

@@ -21,8 +21,6 @@ from sublet.solve.arrays import Floats, Ints
 from sublet.solve.knapsack.price import Clearing, clearing
 from sublet.solve.knapsack.problem import ROUNDING, Problem, Split
 
-__all__ = ["core_split"]
-
 # J jobs, C choices, O changes that may pay (of job, by so many units, at a loss), W units more than the settled split
 Step = tuple[int, Floats, list[tuple[int, float, int]]]  # first of W, least loss before, the changes of one job
 

@@ -15,8 +15,6 @@ from sublet.errors import InvalidValue
 from sublet.solve.arrays import Bools, Floats
 from sublet.solve.knapsack.problem import Problem, Split
 
-__all__ = ["greedy_split", "is_concave"]
-
 # J jobs, C choices, S = C - 1 steps from one choice to the next
 
 

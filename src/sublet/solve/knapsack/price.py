@@ -20,8 +20,6 @@ import numpy as np
 from sublet.solve.arrays import Floats, Ints
 from sublet.solve.knapsack.problem import ROUNDING, Problem, Split
 
-__all__ = ["Clearing", "clearing", "price_split"]
-
 # J jobs, C choices, S steps from a choice to the next, A jobs still in doubt
 NEAR = 0.02  # relative: so far about the guess the price is looked for first
 ENOUGH = 10_000  # choices to guess by

@@ -21,8 +21,6 @@ import numpy.typing as npt
 from sublet.errors import Infeasible, InvalidValue
 from sublet.solve.arrays import Floats, Ints
 
-__all__ = ["ROUNDING", "Method", "Problem", "Split", "gains_from", "sizes_from"]
-
 # J jobs, C choices of each
 Method = Literal["greedy", "price", "core", "rows"]
 ROUNDING = 1e-13  # of all gains added up: what the order of the additions decides

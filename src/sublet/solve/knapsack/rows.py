@@ -25,8 +25,6 @@ from sublet.solve.arrays import Floats, Ints
 from sublet.solve.knapsack.price import clearing
 from sublet.solve.knapsack.problem import Problem, Split, sizes_from
 
-__all__ = ["Rows", "rows_split"]
-
 # J jobs, C choices, K1 capacities: 0 to the greatest
 NEVER = np.iinfo(np.intp).max  # units
 

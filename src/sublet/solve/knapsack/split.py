@@ -25,9 +25,7 @@ from sublet.solve.knapsack.core import core_split
 from sublet.solve.knapsack.greedy import greedy_split, is_concave
 from sublet.solve.knapsack.price import price_split
 from sublet.solve.knapsack.problem import Method, Problem, Split
-from sublet.solve.knapsack.rows import Rows, rows_split
-
-__all__ = ["Method", "Problem", "Rows", "Split", "best_split"]
+from sublet.solve.knapsack.rows import rows_split
 
 
 def best_split(

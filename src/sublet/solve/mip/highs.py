@@ -15,8 +15,6 @@ import numpy as np
 
 from sublet.solve.arrays import Floats, Ints
 
-__all__ = ["Chosen", "choose", "excess", "new_solver"]
-
 # J jobs, C choices, R limits, V variables: the choices that are allowed
 COLUMNWISE, MINIMISE = 1, 1  # how HiGHS numbers them
 SCALE = 1e3  # the largest coefficient of the objective: HiGHS's tolerances are absolute, 1e-7 or so

@@ -21,8 +21,6 @@ from sublet.errors import InvalidValue
 from sublet.solve.arrays import Bools, Floats, Ints
 from sublet.solve.knapsack.problem import gains_from, sizes_from
 
-__all__ = ["NOT_RUNNING", "Coupled"]
-
 # J jobs, C choices, P pools, R limits: the pools, and the number of changes if that is limited
 NOT_RUNNING = -1
 

@@ -31,8 +31,6 @@ from sublet.wire.messages import (
     WorkerUp,
 )
 
-__all__ = ["EngineSuite", "opened"]
-
 # A worker that says on its line what it hears there, and ends when told to leave.
 ECHO = """
 import json, os, socket

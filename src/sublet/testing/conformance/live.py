@@ -18,8 +18,6 @@ from sublet.testing.conformance import Suite
 from sublet.testing.paced.run import Outcome, PacedJob, run_paced
 from sublet.testing.paced.script import DECAY, Step
 
-__all__ = ["LivePolicySuite"]
-
 INITIAL, LARGEST, RATE, SAMPLES = 16, 512, 0.01, 5_000
 # The noise is 256 samples and more, and known after some seconds, in which steps of the initial batch are measured. The
 # best batch is some three times that one.

@@ -38,8 +38,6 @@ from sublet.testing.conformance import DrawingSuite, check_value
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
 
-__all__ = ["PolicySuite", "situations"]
-
 LONGEST_SENTENCE = 120
 
 

@@ -14,8 +14,6 @@ from sublet.runtime.providers.protocol import Provider
 from sublet.testing.conformance import Suite
 from sublet.testing.rigs import Ears, ProviderRig, until
 
-__all__ = ["ProviderSuite", "opened"]
-
 
 class ProviderSuite(Suite):
     """Inherit it as `TestMine`, say `registered_as = "mine"`, and write `make_rig`: your cloud, seen from outside."""

@@ -19,8 +19,6 @@ from sublet.testing.interrupted import Orders, Stopped
 from sublet.train.checkpoint.manifest import TREE, read_file, read_manifest, write_files
 from sublet.train.checkpoint.store import Store
 
-__all__ = ["StoreRig", "StoreSuite"]
-
 DATA = "data-0000.bin"
 KEEP = 2
 ENDLESS = 1_000  # orders; no save has as many

@@ -22,8 +22,6 @@ from sublet.runtime.settings import Settings
 from sublet.runtime.store import Store
 from sublet.testing.paced.script import Step, read_steps
 
-__all__ = ["Outcome", "PacedJob", "run_paced"]
-
 SCRIPT = Path(__file__).with_name("script.py")
 LOOK_S = 0.5
 GIVE_UP_S = 240.0

@@ -26,8 +26,6 @@ from torch.utils.data import Dataset
 
 from sublet import train
 
-__all__ = ["Step", "main", "read_steps"]
-
 DECAY = 0.9999  # of the learning rate at each step of its schedule, unless told otherwise
 
 

@@ -35,8 +35,6 @@ from sublet.train.checkpoint.commit import below_whole
 from sublet.train.checkpoint.disk import Folder, Reading
 from sublet.train.checkpoint.manifest import MANIFEST, WHAT_PARSING_RAISES, Manifest, read_manifest
 
-__all__ = ["HEAD", "Bucket", "Head", "ObjectFolder", "Register"]
-
 HEAD = "HEAD"
 SCHEMA = 1
 BEGINS = b'{"sha256":'

@@ -40,8 +40,6 @@ from sublet.train.checkpoint.manifest import NamedFile, write_contents
 from sublet.train.checkpoint.snapshot import HostCopy, Snapshot, TensorPlace, data_name, read_state, write_state
 from sublet.train.checkpoint.store import Store, open_store
 
-__all__ = ["Abandoned", "Checkpoints", "Joint", "LoadedCheckpoint", "Pending", "Share", "newest"]
-
 TOKEN_BYTES = 6  # random: as many as a double holds exactly, in which the others are told
 FEWEST_KEPT = 2  # one may be found damaged
 OPEN_WAIT_S = 1.0  # opening puts up with a busy directory; the first save tries again

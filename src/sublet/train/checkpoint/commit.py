@@ -25,8 +25,6 @@ from sublet.machine.wall import WALL, Wall
 from sublet.train.checkpoint.disk import DISK, Disk, DiskFolder, Folder
 from sublet.train.checkpoint.manifest import Manifest, verify
 
-__all__ = ["Directory", "KnownGood", "below_whole"]
-
 STALE_S = 86_400.0  # a write that takes a day is dead
 LOCK_WAIT_S = 30.0  # held for one rename and one fsync of a directory
 NAME_BYTES = 16  # random, in the name of a staging directory: it is unique

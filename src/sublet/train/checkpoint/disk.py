@@ -18,8 +18,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
-__all__ = ["CHUNK_BYTES", "DISK", "Disk", "DiskFolder", "Draft", "Facts", "Folder", "Hold", "Place", "Reading"]
-
 CHUNK_BYTES = 1 << 23  # hashed while still in the cache, then written
 LOCK_POLL_S = 0.01
 OTHERS = 0o077  # bits of group and others

@@ -23,20 +23,6 @@ from typing import Any
 from sublet.errors import DamagedCheckpoint, InvalidValue
 from sublet.train.checkpoint.disk import CHUNK_BYTES, Folder, Reading
 
-__all__ = [
-    "MANIFEST",
-    "TREE",
-    "WHAT_PARSING_RAISES",
-    "Manifest",
-    "NamedFile",
-    "in_parallel",
-    "read_file",
-    "read_manifest",
-    "verify",
-    "write_contents",
-    "write_files",
-]
-
 SCHEMA = 1
 MANIFEST = "MANIFEST.json"
 TREE = "tree.json"

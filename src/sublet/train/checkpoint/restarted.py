@@ -43,8 +43,6 @@ from sublet.wire.rehearsal import cue_here
 if TYPE_CHECKING:
     from sublet.train.sharded.writing import Together
 
-__all__ = ["Restarted"]
-
 MANY = 10**15  # ticks
 ANOTHER = "give the names of the checkpoint, or a new checkpoint directory"
 

@@ -22,8 +22,6 @@ from sublet.train.link.agent_line import AgentLine, LineLost
 from sublet.train.state.state import Progress
 from sublet.wire.files import ANCHOR, BUCKET, DISK, Damaged, Saved, SaveFailed
 
-__all__ = ["LAST_TRIES", "Saver", "find"]
-
 EVERY_S = 600.0  # without a controller, which knows better
 FIRST_S = 15.0  # of training, to the first checkpoint: these workers may be gone soon
 WORTH = 20.0  # times what the last one took to write: an early one comes no sooner than that

@@ -31,22 +31,6 @@ from sublet.train.checkpoint.manifest import (
 )
 from sublet.train.link.devices import host_memory
 
-__all__ = [
-    "DTYPES",
-    "SEGMENT_BYTES",
-    "Elsewhere",
-    "HostCopy",
-    "Snapshot",
-    "TensorPlace",
-    "Tree",
-    "data_name",
-    "read_state",
-    "require_storable",
-    "segment_sizes",
-    "state_from",
-    "write_state",
-]
-
 SEGMENT_BYTES = 1 << 28  # one buffer and one file; a power of two, because pinned memory is handed out in such
 BORDER_BYTES = 64  # a cache line, and a multiple of every item size
 DEEPEST = 64  # levels; a state_dict has about five, a state that contains itself has no end

@@ -24,8 +24,6 @@ from sublet.train.checkpoint.disk import DISK, Disk, Folder, Place
 from sublet.train.checkpoint.manifest import MANIFEST, Manifest, read_file, read_manifest
 from sublet.wire import files
 
-__all__ = ["Copied", "Store", "checkpoint_place", "copy_newest", "open_store", "place_from", "step_of"]
-
 Store = Directory | Bucket  # a commit is seen by all or by none, and refused to a generation that is over
 Room = Callable[[int], AbstractContextManager[memoryview]]  # for so many bytes, while a file is on its way
 

@@ -43,19 +43,6 @@ from sublet.errors import InvalidValue
 from sublet.train.data.samples import MicroBatch, Samples, mapped, mixed, moved
 from sublet.train.numerics.seeds import next_numbers, reseed_host, rng_kept
 
-__all__ = [
-    "NO_END",
-    "DrawnSamples",
-    "Draws",
-    "HeldOut",
-    "LoaderSamples",
-    "LossOf",
-    "batch_of",
-    "fed",
-    "in_eval_mode",
-    "samples_of",
-]
-
 NO_END = 2**53  # samples of an epoch: more than any training takes
 COLLATED = 1  # beside the place of a micro-batch: what its collate function draws
 LOOKS = 64  # micro-batches between two seeds, where a dataset draws nothing

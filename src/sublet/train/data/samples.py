@@ -16,8 +16,6 @@ from torch.utils.data import TensorDataset, default_collate
 
 from sublet.errors import InvalidValue
 
-__all__ = ["MicroBatch", "Samples", "cut_up", "mapped", "mixed", "moved"]
-
 Collate = Callable[[list[Any]], Any]
 CPU = torch.device("cpu")
 

@@ -20,8 +20,6 @@ from torch import nn
 from sublet.errors import InvalidValue
 from sublet.train.grid.stages import Stages
 
-__all__ = ["stages"]
-
 TAKEN = ("input_ids", "attention_mask", "token_type_ids")
 Embed = Callable[[Any, Mapping[str, Any]], torch.Tensor]
 Head = Callable[[Any, torch.Tensor], torch.Tensor]

@@ -24,8 +24,6 @@ from sublet.train.link.agent_line import AgentLine, LineLost
 from sublet.train.link.following import MEET_S, Follower, at_once, lost, order_wait_s
 from sublet.wire.messages import Leading, Leave, Regroup
 
-__all__ = ["Gathered", "Gathering", "gathered"]
-
 LONGEST = 2000  # characters of an error: the last of them say most
 
 

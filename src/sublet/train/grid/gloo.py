@@ -35,8 +35,6 @@ from sublet.train.link.peers import Connected, talking
 from sublet.train.private import as_shared, shared_from
 from sublet.train.state.state import broadcast
 
-__all__ = ["LETTER_BYTES", "GlooMesh", "Lines", "Sharing", "spread"]
-
 LETTER_BYTES = 2048  # of a few hundred that it takes
 BYTES = ("handle", "counter", "event")  # that JSON knows only as text
 FACTS = ("device", "handle", "size", "start", "counter", "counted", "event", "waits")  # as torch has them, in its order

@@ -29,7 +29,6 @@ from sublet.train.numerics.elementwise import StateSpec, kept_by
 from sublet.train.numerics.memory import memory_of
 from sublet.train.private import times_written
 
-__all__ = ["Arena", "Holdings", "blank", "layout_of", "needs_of", "sizes_of"]
 ALIGN = 64  # bytes: of a cache line, and more than any type needs
 LARGE_BYTES = 2 << 20  # a page, and where it begins
 
@@ -199,9 +198,11 @@ class Field:
 
     @property
     def size_bytes(self) -> int:
+        """Of the tensor."""
         return self.shape.numel() * self.dtype.itemsize
 
     def seen_in(self, memory: torch.Tensor) -> torch.Tensor:
+        """As a view of the memory."""
         return memory[self.start : self.start + self.size_bytes].view(self.dtype).view(self.shape)
 
 

@@ -41,8 +41,6 @@ from sublet.train.sessions.report import Report
 from sublet.train.sessions.strategy import Around, Where
 from sublet.train.state.state import Progress, State
 
-__all__ = ["InStages", "awaited"]
-
 LEAVES = "the end of the session waits for the other workers; every one leaves its loop at the same step"
 STEP, EVALUATE, END = "step", "evaluate", "end"  # what a script comes to next
 SAME = "let what a loop does follow from s.steps, s.epoch, s.loss and evaluations: they are the same at all workers"

@@ -19,8 +19,6 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-__all__ = ["NOTHING", "Meeting", "Met", "Move", "PartLost", "Standing", "meet", "moves"]
-
 NOTHING = -1
 
 

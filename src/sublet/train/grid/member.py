@@ -32,8 +32,6 @@ from sublet.train.numerics.drift import RATE_WORDS, rates_heard, rates_said
 from sublet.train.numerics.seeds import restore_rng
 from sublet.train.numerics.updates import Guard
 
-__all__ = ["Member"]
-
 LOSS, ORDERS, KEEPS, RATES, SAVES = 0, 1, 2, 3, 3 + RATE_WORDS  # of what is agreed on, beside the norms
 EXTRA = SAVES + WORDS
 MOVES = 4 << 20  # tag of messages, far from those of a pipeline

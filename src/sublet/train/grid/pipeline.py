@@ -32,20 +32,6 @@ from sublet.train.numerics.seeds import reseed_host, rng_kept
 from sublet.train.sessions.fitness import check_shape
 from sublet.train.sessions.options import model_input
 
-__all__ = [
-    "Atom",
-    "Borders",
-    "Losses",
-    "Pipeline",
-    "Stepped",
-    "UnitTimes",
-    "Work",
-    "atoms",
-    "loaded",
-    "schedule",
-    "share",
-]
-
 HEADED = 1 << 24  # beside the tag of what comes: its heading
 NEXT = 1 << 25  # from the tag of one tensor to that of the one behind it
 MOST, MOST_DIMS = 8, 8  # of which a heading says all

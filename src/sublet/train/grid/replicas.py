@@ -17,8 +17,6 @@ import torch
 from sublet.train.grid.gloo import GlooMesh
 from sublet.train.grid.holdings import Holdings
 
-__all__ = ["Replicas"]
-
 SUMS, FILLS = 5 << 20, 6 << 20  # tags of messages, far from those of moves and pipelines
 AT_ONCE_BYTES = 64 << 20  # at a boundary: a fraction of a second on 10 Gb/s; one unit at least
 

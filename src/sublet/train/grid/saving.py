@@ -41,7 +41,6 @@ from sublet.train.numerics.seeds import own_rng
 from sublet.train.state.state import BESIDE, TRAINED_S, Progress, State
 from sublet.wire.files import DISK, Saved, SaveFailed
 
-__all__ = ["WORDS", "Course", "Restored", "Vault", "Whole"]
 Key = str | tuple[int, str]  # of a weight its name; of a moment the number of its parameter, and its name
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 HINT = "train with the model and the optimizer of the checkpoint, or give a new checkpoint directory"

@@ -20,8 +20,6 @@ from sublet.domain.seats import borders
 from sublet.errors import InvalidValue
 from sublet.wire.messages import NO_PLACE
 
-__all__ = ["NO_PLACE", "Seat", "Staged", "Stages", "Unit", "holders", "is_staged", "parts_of"]
-
 
 class Stages(nn.Module):
     """`last(blocks(first(x)))`: called alone it is a module as any other."""

@@ -26,8 +26,6 @@ from sublet.wire.files import Brought, Wants
 from sublet.wire.lines import LineBuffer, Message, to_line
 from sublet.wire.messages import EXIT_LOST, SESSION, Busy, Keep, Leave, Meet, Ready, Regroup, SaveNow, Spent
 
-__all__ = ["AgentLine", "ControllerLink", "LineLost", "Superseded", "is_agents_line", "listen"]
-
 Order = Regroup | Leave
 CUT_AGAIN_S = 0.01  # a group that is forming opens new sockets after a cut
 BEAT_S = 2.0  # between two words that the script is busy; the controller takes a minute of silence for a hang

@@ -17,19 +17,6 @@ from typing import Any
 
 import torch
 
-__all__ = [
-    "GLOO",
-    "NCCL",
-    "ONE_GPU",
-    "Staging",
-    "agreed_backend",
-    "backend_for",
-    "device_model",
-    "device_name",
-    "host_memory",
-    "one_gpu_settings",
-]
-
 GLOO = "gloo"  # carries tensors of a GPU too, through the host
 NCCL = "cpu:gloo,cuda:nccl"
 ONE_GPU = "SUBLET_TEST_ONE_GPU"  # tests alone set it: workers on one GPU pass for workers with a GPU each

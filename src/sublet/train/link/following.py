@@ -21,8 +21,6 @@ from sublet.machine.wall import WALL, Wall
 from sublet.train.link.agent_line import AgentLine, Superseded
 from sublet.wire.messages import EXIT_LEFT, EXIT_LOST, Broke, Leading, Leave, Left, Meet, Regroup
 
-__all__ = ["Broken", "Entry", "Follower", "Following", "at_once", "lost", "order_wait_s"]
-
 ORDER_S = 300.0  # without a word from the controller for so long after a break, we give up
 MEET_S = 86_400.0  # for the first member to open the store: it may evaluate. The controller says if it hangs
 

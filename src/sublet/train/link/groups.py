@@ -21,8 +21,6 @@ from sublet.train.link.devices import one_gpu_settings
 from sublet.train.link.sockets import COLLECTIVE_TIMEOUT
 from sublet.train.private import nccl_options
 
-__all__ = ["abort_nccl", "gloo_group", "nccl_group", "within"]
-
 # Torch's watchdog would end a worker whose peer is gone, and its monitor one that recovers.
 QUIET = {
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",

@@ -19,8 +19,6 @@ from sublet.train.shards.run import SessionRun
 from sublet.train.state.state import TRAINED_S, Progress, State, broadcast
 from sublet.wire.messages import SHARDS, Leave, Regroup
 
-__all__ = ["Membership"]
-
 Answer = TypeVar("Answer")
 
 MOST_TURNS = 1000  # optimizers of a session

@@ -26,8 +26,6 @@ from sublet.train.link.sockets import Connections, Patience, answers, lead_store
 from sublet.train.private import coalesced, gather_blocks
 from sublet.wire.messages import Meet
 
-__all__ = ["BROKEN", "Connected", "PeerGroup", "gist_of", "talking"]
-
 BROKEN = (RuntimeError, ValueError)  # of a collective whose group is gone (ValueError: already destroyed)
 CPU = torch.device("cpu")
 LONGEST_GIST = 300  # characters of a line

@@ -27,8 +27,6 @@ import torch.distributed as dist
 
 from sublet.machine.wall import WALL, Wall
 
-__all__ = ["COLLECTIVE_TIMEOUT", "Connections", "Patience", "answers", "lead_store", "open_store", "own_host"]
-
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)  # as torch's own; a dead member is noticed long before
 CONNECT = timedelta(seconds=60)  # once it answers: torch looks up names on the way, which takes seconds without a DNS
 LOOK_S = 0.5  # for the store to answer; then look whether it is still wanted, and try again

@@ -25,8 +25,6 @@ from sublet.train.link.peers import PeerGroup
 from sublet.train.numerics.gradients import Control
 from sublet.train.state.state import Progress
 
-__all__ = ["EVERY", "RATE_WORDS", "Drift", "rates_heard", "rates_said"]
-
 EVERY = 20  # steps; a check takes about 40 us on a CPU, 140 us on an H200
 RATE_WORDS = 3  # of a grid: members that say it, the sum of digests, and that of squares
 RATE_BITS = 20  # the square of a sum over a thousand members is a whole number that a float64 has

@@ -16,8 +16,6 @@ import torch
 
 from sublet.errors import InvalidValue
 
-__all__ = ["StateSpec", "check_elementwise", "check_one_by_one", "kept_by"]
-
 SHAPE = (4, 3)
 PIECES = ([SHAPE], [(5,), (7,)])  # a parameter, and the same numbers in pieces that end amid a row
 FEWER = ([SHAPE, SHAPE], [SHAPE])

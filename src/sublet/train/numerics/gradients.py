@@ -21,8 +21,6 @@ import torch
 from sublet.train.link.peers import BROKEN, PeerGroup
 from sublet.train.sessions.fitness import check_frozen
 
-__all__ = ["Control", "Gradients", "Readings"]
-
 BUCKET_BYTES = 25 << 20  # as DDP's: large enough for the network, small enough to start early
 AS_THEY_ARE = contextlib.nullcontext()
 

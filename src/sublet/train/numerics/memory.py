@@ -18,8 +18,6 @@ import torch
 from sublet.errors import OutOfMemory
 from sublet.wire.messages import FITS
 
-__all__ = ["SLIMMER", "Cut", "Footprint", "Gauge", "Memory", "gauge_of", "memory_of", "samples_that_fit"]
-
 SMALLER = (
     "make a sample smaller (shorter, of lower resolution), train in bfloat16, recompute activations "
     "(torch.utils.checkpoint), or ask for GPUs with more memory"

@@ -16,8 +16,6 @@ from enum import StrEnum
 from sublet.domain.quantity import whole
 from sublet.errors import InvalidValue
 
-__all__ = ["BatchRange", "Noise", "RateRule", "halves_due", "rate_rule"]
-
 KEPT = 0.95  # of the average at each measurement: about twenty of them count
 SLOPE_KEPT = 0.99  # the same of the slope, which is the difference of much noisier figures
 ENOUGH = 10  # measurements before anything is concluded

@@ -19,8 +19,6 @@ from sublet.train.sessions.fitness import check_methods
 from sublet.train.state.state import Progress
 from sublet.wire.messages import is_profiled
 
-__all__ = ["Schedules"]
-
 
 class Schedules:
     """The schedulers of a session."""

@@ -18,19 +18,6 @@ import torch
 from sublet.train.data.samples import mixed
 from sublet.wire.rehearsal import other_seed
 
-__all__ = [
-    "next_numbers",
-    "own_rng",
-    "random_state",
-    "reseed",
-    "reseed_host",
-    "restore_python_and_numpy",
-    "restore_random",
-    "restore_rng",
-    "rng_kept",
-    "seed_python_and_numpy",
-]
-
 EPOCHS = 1 << 49  # far from any other use of a seed
 GPU_BYTES = 16  # of the state of a GPU's generator
 

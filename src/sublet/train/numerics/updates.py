@@ -19,8 +19,6 @@ from sublet.train.sessions.options import Options
 from sublet.train.sessions.turns import Turn
 from sublet.train.state.state import Progress
 
-__all__ = ["Guard", "Updates"]
-
 
 class Guard:
     """Lets no one but the session step these optimizers, from `begin` to `end`."""

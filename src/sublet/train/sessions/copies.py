@@ -40,8 +40,6 @@ from sublet.train.shards.meeting import PeerMesh
 from sublet.train.shards.run import SessionRun, fits_of
 from sublet.train.state.state import State, broadcast
 
-__all__ = ["Copies"]
-
 
 class Copies:
     """Data parallel, optionally with the optimizer's state in ranges."""

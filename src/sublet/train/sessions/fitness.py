@@ -19,23 +19,6 @@ from sublet.train.data.loading import Draws
 from sublet.train.numerics.elementwise import check_one_by_one
 from sublet.train.private import is_compiled
 
-__all__ = [
-    "RANGES",
-    "SEVERAL",
-    "STAGES",
-    "STREAM",
-    "TABLE",
-    "Asked",
-    "check_counted",
-    "check_fits",
-    "check_frozen",
-    "check_methods",
-    "check_model",
-    "check_optimizer",
-    "check_shape",
-    "may_be_several",
-]
-
 DISTRIBUTED = {"DataParallel", "DistributedDataParallel", "FSDPModule", "FullyShardedDataParallel"}  # of torch
 STAGES, RANGES, SEVERAL, STREAM = "in stages", "in ranges", "with several optimizers", "of a stream"
 

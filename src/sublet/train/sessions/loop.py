@@ -30,8 +30,6 @@ from sublet.train.sessions.turns import as_one_module
 from sublet.train.state.kept import Keeps
 from sublet.wire.rehearsal import cue_here
 
-__all__ = ["Session"]
-
 
 class Session(Keeps):
     """See `sublet.train.session`, which makes one."""

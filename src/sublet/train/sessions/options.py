@@ -15,8 +15,6 @@ from sublet.train.numerics.noise import BatchRange, RateRule, rate_rule
 from sublet.train.sessions.fitness import check_methods
 from sublet.train.sessions.tracking import Tracker, check_trackers
 
-__all__ = ["Options", "loss_of", "model_input"]
-
 # Of the last output and the batch; with reduction="counted" the sum, and over how much
 Loss = Callable[[Any, Any], Any]
 

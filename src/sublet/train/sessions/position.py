@@ -12,8 +12,6 @@ from sublet.train.state.state import Progress
 from sublet.wire.messages import is_profiled
 from sublet.wire.rehearsal import cue_here
 
-__all__ = ["ENDLESS", "Extent", "Position", "begin", "extent_of"]
-
 ENDLESS = 10**9  # epochs
 
 

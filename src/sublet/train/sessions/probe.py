@@ -26,8 +26,6 @@ from sublet.train.sessions.fitness import may_be_several
 from sublet.train.sessions.options import Options
 from sublet.wire.messages import is_profiled
 
-__all__ = ["Probe", "is_due", "part_of"]
-
 EXACT = {torch.float64: 1e-9, torch.float32: 1e-5}  # what rounding may make of a loss, as a part of it
 ON_A_GPU, HALF = 1e-3, 1e-2  # where products have fewer digits than their sums
 LEAST = 1e-6  # losses that are nothing but rounding

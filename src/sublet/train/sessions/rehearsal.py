@@ -19,8 +19,6 @@ from sublet.train.link.agent_line import ControllerLink
 from sublet.train.sessions.options import Options
 from sublet.wire.rehearsal import COARSE, SAMPLED, Cue, cue_here
 
-__all__ = ["Rehearsed", "rehearsed_options"]
-
 Weights = Callable[[], Iterable[tuple[str, torch.Tensor]]]
 JITTER, COARSE_JITTER = 4e-7, 1e-3  # a few roundings, or one of half precision: what training makes of it is noise
 HALVES = (torch.bfloat16, torch.float16)

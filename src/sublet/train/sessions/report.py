@@ -28,8 +28,6 @@ from sublet.train.state.state import Progress
 from sublet.wire.lines import Message
 from sublet.wire.messages import EXIT_MEMORY, PROFILED, Finished, Joined, Profile, Saved, ShortOfMemory, Stepped
 
-__all__ = ["Report"]
-
 EVERY_S = 0.2
 PROFILE_EVERY_S = 1.0
 EARLY = EARLY_STEPS = 3  # so many of a group go along once they have so many full steps: a short job is planned by them

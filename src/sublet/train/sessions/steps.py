@@ -34,8 +34,6 @@ from sublet.train.shards.meeting import PeerMesh, Shards
 from sublet.train.state.state import Progress
 from sublet.train.streams.streamed import is_stream, streamed_of
 
-__all__ = ["Steps"]
-
 EVERY = 20  # steps between measurements: two passes over the gradients each
 EVERY_ADAPTIVE = 5  # where the batch follows from it
 MANY_HALVED = 12  # at the first step of sums over so many to a sample: a scale too low for once costs less than a step

@@ -13,8 +13,6 @@ import torch
 from sublet.machine.wall import WALL
 from sublet.wire.messages import Profile
 
-__all__ = ["Stopwatch"]
-
 BEGUN, COMPUTED, SUMMED, UPDATED = range(4)  # marks on a GPU
 
 

@@ -24,8 +24,6 @@ from sublet.train.sessions.tracking import Log, run_name
 from sublet.train.state.kept import Own
 from sublet.wire.messages import is_profiled
 
-__all__ = ["Around", "Strategy", "Where"]
-
 
 class Where(NamedTuple):
     """This worker among the others, and its last step."""

@@ -25,8 +25,6 @@ from sublet.errors import InvalidValue
 from sublet.machine.wall import WALL
 from sublet.train.link.agent_line import ControllerLink
 
-__all__ = ["Log", "Tracker", "check_trackers", "run_name"]
-
 HELD = 8  # words of a worker that is not rank 0: of the last step, which may have several
 
 

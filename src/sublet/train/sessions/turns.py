@@ -19,8 +19,6 @@ from sublet.train.numerics.gradients import Gradients
 from sublet.train.sessions.fitness import check_model, check_optimizer
 from sublet.train.state.state import Progress
 
-__all__ = ["Turn", "Turns", "as_one_module"]
-
 
 @dataclass(frozen=True, slots=True)
 class Turn:

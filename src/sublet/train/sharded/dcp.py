@@ -25,8 +25,6 @@ from sublet.errors import DamagedCheckpoint
 from sublet.train.checkpoint.disk import Folder
 from sublet.train.checkpoint.manifest import WHAT_PARSING_RAISES, Manifest, read_file
 
-__all__ = ["files_of", "fill", "metadata_in"]
-
 METADATA = ".metadata"
 DESCRIBES = {
     "torch.distributed.checkpoint.filesystem": {"_StorageInfo"},

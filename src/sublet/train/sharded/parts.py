@@ -18,8 +18,6 @@ from sublet.train.checkpoint.manifest import Manifest
 from sublet.train.sharded.dcp import fill, metadata_in
 from sublet.train.sharded.tensors import has_shards, is_sharded, trained_by
 
-__all__ = ["Parts"]
-
 HINT = "train with the model and the optimizer of the checkpoint, or give a new checkpoint directory"
 
 

@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from torch import nn
 
-__all__ = ["has_shards", "is_sharded", "trained_by"]
-
 
 def is_sharded(tensor: torch.Tensor) -> bool:
     """Whether it is a DTensor, of which this rank has a part."""

@@ -26,8 +26,6 @@ from sublet.train.sharded.dcp import files_of
 from sublet.train.sharded.parts import Parts
 from sublet.train.state.state import Progress
 
-__all__ = ["Together"]
-
 EVERYWHERE = "give checkpoint.uri a place that all nodes see, s3://bucket/prefix for one"
 AGAIN = "again"
 

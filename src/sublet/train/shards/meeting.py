@@ -31,8 +31,6 @@ from sublet.train.private import copy_all
 from sublet.train.shards.moments import Held, Moments
 from sublet.train.shards.ranges import Flat, Parcel, Ranges, Span, cells, moved, within
 
-__all__ = ["NOTHING", "Gone", "PeerMesh", "Shards"]
-
 ROUND_BYTES = 25 << 20  # as a bucket of gradients: it is needed beside the weights, once
 NUMBER_BYTES = 4  # of most weights, to choose how many go into a round
 NOTHING = -1  # steps of a worker without a state

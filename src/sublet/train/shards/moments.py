@@ -18,8 +18,6 @@ from sublet.errors import InvalidValue
 from sublet.train.numerics.elementwise import StateSpec, check_elementwise, kept_by
 from sublet.train.shards.ranges import Flat, ParameterSlice, Parcel, Span, within
 
-__all__ = ["Held", "Moments"]
-
 Held = tuple[ParameterSlice, Mapping[str, Any]]  # what the optimizer keeps for a piece; nothing before its first step
 CPU = torch.device("cpu")
 MOST_OF = 1.02  # memory beside moments that are kept in it: the padding between them, and counters

@@ -16,8 +16,6 @@ import torch
 from sublet.errors import InvalidValue
 from sublet.train.grid.meeting import Move, moves
 
-__all__ = ["Flat", "ParameterSlice", "Parcel", "Ranges", "Span", "cells", "moved", "within"]
-
 Span = tuple[int, int]  # numbers from the first up to the second
 ALIGN = 16  # bytes: more than any type needs
 

@@ -19,8 +19,6 @@ from sublet.train.shards.meeting import NOTHING, PeerMesh, Shards
 from sublet.train.shards.moments import Moments
 from sublet.train.state.state import TRAINED_S, State, broadcast
 
-__all__ = ["SessionRun", "fits_of"]
-
 
 class SessionRun:
     """A session whose optimizer's state is in ranges from now on. InvalidValue if its optimizer cannot."""

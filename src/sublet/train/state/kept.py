@@ -27,8 +27,6 @@ from sublet.errors import BadInput, InvalidValue
 from sublet.train.checkpoint.snapshot import require_storable
 from sublet.train.sharded.tensors import is_sharded
 
-__all__ = ["Keeps", "Own", "described", "laid", "load_state", "state_of"]
-
 KEPT = "sublet.kept"
 KIND, ITEMS = "sublet.kind", "items"
 STATE = "state"  # the kind of what an object with a state says of itself

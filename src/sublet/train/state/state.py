@@ -16,8 +16,6 @@ from sublet.train.numerics.noise import Noise
 from sublet.train.numerics.seeds import own_rng, random_state, restore_python_and_numpy, restore_rng
 from sublet.train.shards.moments import Moments
 
-__all__ = ["BESIDE", "TRAINED_S", "Progress", "State", "broadcast"]
-
 TRAINED_S = "trained_s"  # beside a state that is handed over
 BESIDE = ("schedulers", "frozen", "extra", "scaler", "stream", "progress", "random")  # what `beside` gives
 

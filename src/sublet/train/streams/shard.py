@@ -25,8 +25,6 @@ from sublet.train.data.samples import mixed
 from sublet.train.numerics.seeds import reseed_host
 from sublet.train.private import answered_for
 
-__all__ = ["Collated", "Dealing", "Mark", "Reader", "Shard", "Task", "copied"]
-
 Mark = Mapping[str, Any]  # "position", "passes", and the "state" of "dataset" and "iterator" there
 BEFORE_ANY = 2**62  # in place of the number of a sample: what is drawn when a pass begins
 

@@ -27,8 +27,6 @@ from sublet.train.sessions.options import Options
 from sublet.train.state.state import broadcast
 from sublet.train.streams.shard import Collated, Dealing, Mark, Reader, Task, copied
 
-__all__ = ["is_stream", "streamed_of"]
-
 MARKED_EVERY = 100  # steps
 
 

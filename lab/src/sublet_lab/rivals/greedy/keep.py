@@ -8,8 +8,6 @@ from sublet.domain.plan import Plan, Snapshot
 from sublet.domain.quantity import positive
 from sublet_lab.rivals.greedy.widths import greedy_plan, speed_gained, what_it_asked_for
 
-__all__ = ["GreedyKeep"]
-
 
 @dataclass(frozen=True, slots=True)
 class GreedyKeep:

@@ -8,8 +8,6 @@ from sublet.domain.plan import Plan, Snapshot
 from sublet.domain.quantity import positive
 from sublet_lab.rivals.greedy.widths import greedy_plan, narrowest, speed_gained
 
-__all__ = ["GreedySpeed"]
-
 
 @dataclass(frozen=True, slots=True)
 class GreedySpeed:

@@ -8,8 +8,6 @@ from sublet.domain.plan import Plan, Snapshot
 from sublet.domain.quantity import positive
 from sublet_lab.rivals.greedy.widths import greedy_plan, narrowest, time_saved_s
 
-__all__ = ["GreedyTime"]
-
 
 @dataclass(frozen=True, slots=True)
 class GreedyTime:

@@ -14,8 +14,6 @@ from sublet.domain.shape import packed
 from sublet.planning.draft import Draft, next_tick_s
 from sublet.planning.widths import Runnable, describe_stranded, jobs_by_pool, runnable, runs_at_all, speed_of_one
 
-__all__ = ["First", "Gain", "greedy_plan", "narrowest", "speed_gained", "time_saved_s", "what_it_asked_for"]
-
 Gain = Callable[[JobState, Pool, float, Sequence[Runnable], int], float]
 """(job, pool, work done, its widths, index) -> what the step from that width to the next gains, all of it."""
 

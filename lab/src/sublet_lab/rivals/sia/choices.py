@@ -17,8 +17,6 @@ from sublet.domain.shape import Shape
 from sublet.solve.mip.moves import Coupled, allows, best_moves
 from sublet_lab.rivals.fitness import KEEP, Discount, intact_shape, widest_guess
 
-__all__ = ["Rate", "best_choices", "sia_widths"]
-
 Rate = Callable[[JobState, Pool, int, float], float]  # (job, pool, GPUs, now) -> work per second as far as is known
 PAUSED_COST = -10.0  # of the choice that a job is just moving to: it is left alone
 

@@ -14,8 +14,6 @@ from sublet.planning.widths import rate_at
 from sublet_lab.rivals.fitness import Discount, by_time_left
 from sublet_lab.rivals.sia.choices import Rate, best_choices
 
-__all__ = ["Sia"]
-
 
 @dataclass(frozen=True, slots=True)
 class Sia:

@@ -24,9 +24,6 @@ from sublet.solve.arrays import Floats
 from sublet.solve.curves import Curves
 from sublet.solve.price import Frontier, frontier
 
-__all__ = ["CASES", "SITE", "Case", "JobType", "gpu_cloud", "realised"]
-
-
 # J jobs, C worker counts
 
 

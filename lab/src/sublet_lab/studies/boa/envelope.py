@@ -27,8 +27,6 @@ from sublet_lab.studies.ratio import Ratio
 from sublet_lab.studies.study import Findings, StudyTable, Tell, at_most
 from sublet_lab.studies.unseen import NUMBERS, unseen_workload
 
-__all__ = ["Spent", "mean_at", "tight_budgets"]
-
 # What concerns budgets was tried on whole workloads of the first two numbers, and looked at on others. None of that has
 # met these jobs.
 REPORTED = NUMBERS

@@ -16,8 +16,6 @@ from sublet.perf.speedup import Table as SpeedTable
 from sublet.rental.plan import rental_plan
 from sublet_lab.studies.study import Findings, StudyTable
 
-__all__ = ["ROWS", "kinds", "measured_mix", "offers_of"]
-
 # The illustration in the notes on budget-optimal rental states prices, reclaims and results, but neither batches (8
 # times the initial ones), sizes (60, 60 and 2 epochs) nor worker counts: these round numbers give its figures.
 MIX = {"cifar10": (66, 1024, 60 * 50_000), "deepspeech2": (12, 160, 60 * 4_074), "bert": (7, 96, 2 * 97_077)}

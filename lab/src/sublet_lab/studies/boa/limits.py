@@ -18,8 +18,6 @@ from sublet_lab.studies.boa.cases import CASES, gpu_cloud, realised
 from sublet_lab.studies.ratio import Ratio
 from sublet_lab.studies.study import Findings, StudyTable, Tell, at_most, within
 
-__all__ = ["quota", "wrong_load"]
-
 BUDGET = 30.0
 QUOTA = 36  # 20 % above the budget
 SIZE_CV = 1.5  # the 95th percentile of the time is then 3.3 times the mean, as in the design's table

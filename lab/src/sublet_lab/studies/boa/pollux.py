@@ -24,8 +24,6 @@ from sublet_lab.rivals.boa_ideal import BoaIdeal
 from sublet_lab.rivals.max_speedup import MaxSpeedup
 from sublet_lab.studies.study import Findings, StudyTable, Tell, at_most
 
-__all__ = ["aimed", "pollux", "t4_nodes"]
-
 OFFER = "aws:g4dn.12xlarge:us-east-1"
 AVERAGES = (110.0, 130.0, 160.0, 200.0, 260.0)  # USD per hour; the work cannot be done for less than 98
 BOOT = Physics(provision_s=120.0)

@@ -26,8 +26,6 @@ from sublet.solve.price import Frontier, frontier
 from sublet_lab.studies.boa.cases import SITE, gpu_cloud
 from sublet_lab.studies.study import Findings, StudyTable, Tell, at_most
 
-__all__ = ["restarts"]
-
 MIX = {"cifar10": 66, "deepspeech2": 12, "bert": 7}  # of 85 jobs in 26,752 s
 SPAN_H = 26_752 / SECONDS_PER_H
 WIDEST = 16

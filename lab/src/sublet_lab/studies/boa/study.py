@@ -14,9 +14,6 @@ from sublet_lab.studies.boa.total import purse
 from sublet_lab.studies.parts import Part, findings_of, joined
 from sublet_lab.studies.study import Findings, Study, Tell
 
-__all__ = ["STUDY"]
-
-
 PARTS: Sequence[Part] = (theory, restarts, quota, wrong_load, purse, pollux, tight_budgets)
 LONGEST: Sequence[Part] = (quota, purse, wrong_load)
 

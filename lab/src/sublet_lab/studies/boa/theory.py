@@ -12,8 +12,6 @@ from sublet_lab.rivals.boa_ideal import BoaIdeal
 from sublet_lab.studies.boa.cases import CASES, gpu_cloud
 from sublet_lab.studies.study import Check, Findings, StudyTable, Tell, at_most, equals, within
 
-__all__ = ["golden", "theory"]
-
 BUDGETS = {"A": (1.5, 3.0), "B": (16.0, 24.0), "C": (22.0, 30.0, 40.0)}
 CONFIDENT = 2.576  # standard errors either way: 99 %
 

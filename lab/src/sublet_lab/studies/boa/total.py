@@ -21,8 +21,6 @@ from sublet.sim.simulator import Cloud, simulate
 from sublet.sim.world import MarketChange, Physics
 from sublet_lab.studies.study import Findings, StudyTable, Tell, at_most, equals
 
-__all__ = ["Gamble", "gamble", "purse"]
-
 JUMP = 5.0  # a price may rise to this many times the list price
 SPEEDS = (Amdahl(parallel=0.95), Amdahl(parallel=0.8), PowerLaw(exponent=0.7), PowerLaw(exponent=0.9))
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from sublet.perf.parcae import PARCAE_MODELS
 from sublet_lab.studies.claims.claim import Claim, Data, Figure, Source, Take
 
-__all__ = ["CLAIMS"]
-
 FREELY = "speeds, and sizes as said; all speeds, no sizes, moves as freely"
 LEARNING = "sizes as said, and what it learns of speeds; what it learns of speeds, no sizes"
 CLUSTERS = (

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
 
-__all__ = ["Claim", "Data", "Figure", "Source", "Take"]
-
 
 class Source(StrEnum):
     """The source of the other side's figure."""

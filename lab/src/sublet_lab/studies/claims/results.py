@@ -10,8 +10,6 @@ from typing import Any
 
 from sublet.errors import BadInput
 
-__all__ = ["Result", "Shown", "read_results", "write_results"]
-
 SCHEMA_VERSION = 1
 
 

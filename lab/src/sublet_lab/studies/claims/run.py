@@ -18,8 +18,6 @@ from sublet_lab.studies.parts import end_with_parent
 from sublet_lab.studies.report import Report
 from sublet_lab.studies.study import Study
 
-__all__ = ["ALONE", "commit_of", "run_all", "run_one"]
-
 AT_ONCE = 2
 ALONE = ("boa", "whole", "live")  # these have processes of their own; the last measures them
 LONGEST_FIRST = ("cluster", "regions", "liveput", "fleet")  # so that the last one is not waited for

@@ -9,8 +9,6 @@ from sublet.errors import BadInput
 from sublet_lab.studies.claims.claim import Claim, Figure, Take
 from sublet_lab.studies.claims.results import Result, Shown
 
-__all__ = ["MISSED", "NOT_RUN", "not_shown", "table", "with_table"]
-
 MISSED, NOT_RUN = "**missed**", "not run"
 COLUMNS = (
     *("claim", "over", "knowledge, ours first", "the other's figure", "data", "measured (+- 95 %)", "goal"),

@@ -26,9 +26,6 @@ from sublet.solve.arrays import Floats
 from sublet_lab.studies.deepvm.planner import AWS, SCALING_S
 from sublet_lab.studies.study import Findings, StudyTable, Tell, at_most, equals, within
 
-__all__ = ["Missed", "left_out", "on_the_scaling_table", "predicted", "regrets", "scaling_advice"]
-
-
 GPUS = {"g3s.xlarge": "M60", "g4dn.xlarge": "T4", "g5.xlarge": "A10G"}
 PUBLISHED = {("g5.xlarge", 1): (31.0, 0.0026), ("g4dn.xlarge", 16): (16.3, 0.0115), ("g4dn.xlarge", 28): (11.1, 0.0137)}
 SOLD = {"T4": "aws:g4dn.12xlarge", "V100-32GB": "aws:p3dn.24xlarge", "A100": "aws:p4d.24xlarge"}

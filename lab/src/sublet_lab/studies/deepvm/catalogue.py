@@ -15,8 +15,6 @@ from sublet.market.catalogue import load_catalogue, load_gpus, read_catalogue
 from sublet.market.hygiene import Quarantined, outlived
 from sublet_lab.studies.study import Findings, StudyTable, Tell, at_least, at_most, equals
 
-__all__ = ["PLANTED", "answer_s", "believed_offers", "on_the_catalogue", "planted", "planted_advice"]
-
 ROWS = 3_322  # of the price list that ships
 MOST_NODES = 64
 TRIES = 3  # the least of them: others may be using the machine

@@ -29,8 +29,6 @@ from sublet.solve.mip.highs import new_solver
 from sublet_lab.studies.deepvm.facts import senders_per_anchor
 from sublet_lab.studies.deepvm.planner import USUAL, Anchor, Cluster, Keeping, Trainer, units
 
-__all__ = ["best_cluster"]
-
 # X columns, R rows, N entries that are not 0
 SCALE = 1e4  # the largest coefficient of the objective: HiGHS's tolerances are absolute
 ROWWISE, MINIMISE, INTEGER = 2, 1, 1  # how HiGHS numbers them

@@ -7,8 +7,6 @@ from sublet_lab.studies.deepvm.catalogue import on_the_catalogue
 from sublet_lab.studies.deepvm.sweep import at_three_dollars, sweep
 from sublet_lab.studies.study import Findings, Study, Tell
 
-__all__ = ["STUDY"]
-
 
 def _run(quick: bool, tell: Tell) -> Findings:
     """The published planner, then the adviser."""

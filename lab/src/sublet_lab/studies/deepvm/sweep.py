@@ -25,8 +25,6 @@ from sublet_lab.studies.deepvm.planner import (
 from sublet_lab.studies.deepvm.program import best_cluster
 from sublet_lab.studies.study import Check, Findings, StudyTable, Tell, equals, within
 
-__all__ = ["BUDGETS", "Swept", "advised", "at_three_dollars", "sweep"]
-
 BUDGETS = tuple(tenths / 10 for tenths in range(101))  # USD per hour; three of them buy nothing
 FEASIBLE = 98
 QUICK_EVERY = 7  # budgets at which a quick run solves the integer program

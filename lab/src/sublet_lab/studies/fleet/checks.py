@@ -26,8 +26,6 @@ from sublet.sim.simulator import Cloud, simulate
 from sublet.sim.world import Physics
 from sublet_lab.studies.study import Check, Findings, StudyTable, Tell, at_least, at_most, within
 
-__all__ = ["dialled", "lent", "reclaimed_cloud", "rigid_and_elastic", "single"]
-
 AWAY_S = 1.0  # a zone that lost its node has another one so soon
 WORK_S = 600 * SECONDS_PER_H
 GPU_USD_PER_H = 3.0

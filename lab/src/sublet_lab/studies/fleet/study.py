@@ -34,8 +34,6 @@ from sublet_lab.studies.fleet.checks import dialled, lent, single
 from sublet_lab.studies.ratio import Ratio
 from sublet_lab.studies.study import Check, Findings, Study, StudyTable, Tell, at_most
 
-__all__ = ["STUDY", "Blind", "FleetCase", "Held", "Point", "case_jobs", "clouds_of", "held", "hours_at", "hurried"]
-
 BOOT_S = 120.0  # clouds take one to five minutes
 MEAN_H = 2.0  # of work on one GPU, exponential
 KINDS = (  # name, speed, restart in seconds (from a small model's to a large one's), part of the work

@@ -15,8 +15,6 @@ from sublet_lab.studies.live.run import run_live
 from sublet_lab.studies.live.scenarios import BOOT_S, SCENARIOS, SPEEDUP, Scenario
 from sublet_lab.studies.study import Check, Findings, StudyTable, Tell, equals, within
 
-__all__ = ["QUICK", "Seen", "foretelling", "told"]
-
 GOAL = 0.15
 DRAWS, REPEATS, PROFILE_S = 30, 3, 40.0
 DRAWS_QUICK, REPEATS_QUICK, PROFILE_QUICK_S, PART_QUICK = 8, 1, 12.0, 0.4

@@ -24,8 +24,6 @@ from sublet.runtime.profiling.run import profile_script
 from sublet_lab.studies.live.scenarios import BOOT_S, NAME, SPEEDUP, Arrival, Scenario, paced_job
 from sublet_lab.studies.study import Tell
 
-__all__ = ["WALK", "WALK_QUICK", "WIDTHS", "Frictions", "Known", "frictions_from", "known_from_profiling"]
-
 WIDTHS = (1, 2, 4)  # that are profiled: three is foretold
 WALK, WALK_QUICK = (1, 2, 4, 2, 3, 1), (1, 2, 4, 2)  # worker counts of the run that regroups
 STEPS = 3  # to make at each

@@ -29,8 +29,6 @@ from sublet.sim.world import Physics
 from sublet_lab.studies.live.known import Known
 from sublet_lab.studies.live.scenarios import BATCH, BOOT_S, CHECKPOINT_S, LONG_S, SPEEDUP, Scenario
 
-__all__ = ["Draw", "Foretold", "RegroupPauses", "foretell", "foretold_from"]
-
 PART = 0.1  # of the draws below the interval, and above it
 
 

@@ -19,8 +19,6 @@ from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.settings import Settings
 from sublet_lab.studies.study import Tell
 
-__all__ = ["LiveRun", "run_live"]
-
 GIVE_UP_S = 300.0  # wall
 LOOK_S = 0.5  # wall
 

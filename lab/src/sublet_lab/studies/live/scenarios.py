@@ -15,19 +15,6 @@ from sublet.errors import MissingData
 from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.settings import Settings
 
-__all__ = [
-    "BATCH",
-    "BOOT_S",
-    "CHECKPOINT_S",
-    "LONG_S",
-    "NAME",
-    "SCENARIOS",
-    "SPEEDUP",
-    "Arrival",
-    "Scenario",
-    "paced_job",
-]
-
 SPEEDUP = 30.0  # cloud seconds in one of the wall
 NODES = 4
 BATCH = 16

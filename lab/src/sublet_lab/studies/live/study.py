@@ -28,8 +28,6 @@ from sublet_lab.studies.live.foretelling import foretelling
 from sublet_lab.studies.live.run import LiveRun, run_live
 from sublet_lab.studies.study import Check, Findings, Study, StudyTable, Tell, at_least, equals, within
 
-__all__ = ["STUDY", "simulate_live"]
-
 TOLERANCE = 0.10  # of users.md: makespan and cost, simulator against local processes
 QUICK = 0.4  # of the work of the demonstration
 UNNOTICED_S = 3_600.0  # at a time, for the simulator knows no other

@@ -9,8 +9,6 @@ from sublet_lab.forecasting.score import DEFAULT, PERSISTENCE
 from sublet_lab.forecasting.table import MOMENTS_OF_MANY, ErrorRow, error_row, readable_traces
 from sublet_lab.studies.study import Check, StudyTable, Tell, at_most
 
-__all__ = ["forecast_checks"]
-
 QUICK_MOMENTS = 60
 
 

@@ -24,8 +24,6 @@ from sublet_lab.rides.ride import Way, ride
 from sublet_lab.studies.ratio import Ratio
 from sublet_lab.studies.study import Check, Findings, StudyTable, Tell, at_most
 
-__all__ = ["losses_findings"]
-
 MOST = 32  # instances: what the profiles were measured up to
 MODELS = ("bert", "gpt-6.7b")
 QUICK_TICKS = 240

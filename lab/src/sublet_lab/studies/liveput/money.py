@@ -19,8 +19,6 @@ from sublet_lab.rides.ways import way_of
 from sublet_lab.studies.ratio import Ratio
 from sublet_lab.studies.study import Check, Findings, StudyTable, at_least, at_most, within
 
-__all__ = ["money_findings"]
-
 VALUES = (1.1, 1.25, 1.5, 2.0, 4.0, 10.0)  # of a sample, as multiples of what it costs at the least
 LOW_VALUE = 1.25
 DEAREST = 32.0  # where samples are worth so much, it makes as many as it can

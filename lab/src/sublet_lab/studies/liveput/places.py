@@ -17,8 +17,6 @@ from sublet_lab.rides.ways import way_of
 from sublet_lab.rides.zones import Have, Links
 from sublet_lab.studies.study import Check, Findings, StudyTable, at_least, within
 
-__all__ = ["WHOLE_TRACES", "middle_zones", "notice_findings", "zones_findings"]
-
 WHOLE_TRACES = {"skynomad-h100": 600.0, "skypilot-v100-2023-08": 300.0}  # seconds between two of its own records
 SKYPILOT, SKYNOMAD = "skypilot-v100-2023-08", "skynomad-h100"
 ENOUGH = 12  # instances, what gpt-6.7b needs

@@ -32,8 +32,6 @@ from sublet_lab.studies.liveput.places import WHOLE_TRACES, notice_findings, zon
 from sublet_lab.studies.ratio import Ratio
 from sublet_lab.studies.study import Check, Findings, Study, StudyTable, Tell, at_least, at_most, equals, within
 
-__all__ = ["HOURS", "STUDY", "Part", "part_of", "run_policies"]
-
 TRACE, ELSEWHERE = "bamboo-p3", "bamboo-gcp"
 HOURS = {"hh": (330, 390), "hl": (90, 150), "lh": (480, 540), "ll": (600, 660), "full": (0, 683)}  # minutes
 # High or low availability, dense or sparse preemptions.

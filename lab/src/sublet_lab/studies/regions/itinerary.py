@@ -12,8 +12,6 @@ import numpy as np
 from sublet.errors import InvalidValue
 from sublet.solve.arrays import Bools, Floats
 
-__all__ = ["cheapest_itinerary"]
-
 # T units of time, P places, S places where the state may lie, W units of work left
 
 

@@ -17,8 +17,6 @@ from sublet.sim.simulator import simulate
 from sublet_lab.studies.regions.itinerary import cheapest_itinerary
 from sublet_lab.studies.regions.scene import EGRESS_USD, Window
 
-__all__ = ["Outcome", "best_usd", "ride"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:

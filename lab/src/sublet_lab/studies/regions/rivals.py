@@ -11,8 +11,6 @@ from sublet.policies.regions.policy import serve_by_place
 from sublet.policies.regions.worth import Clock, last_call
 from sublet_lab.studies.regions.scene import EGRESS_USD
 
-__all__ = ["GreedySpot", "OnDemand", "UniformProgress", "cheapest_first", "spot_of"]
-
 
 def cheapest_first(places: Sequence[Place], *, steady: bool) -> list[Place]:
     """Places of one market that did not refuse just now, the cheapest first."""

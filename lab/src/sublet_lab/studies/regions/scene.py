@@ -26,8 +26,6 @@ from sublet.sim.simulator import Cloud
 from sublet.sim.world import MarketChange, Physics
 from sublet.solve.arrays import Bools, Floats
 
-__all__ = ["EGRESS_USD", "Scene", "Window", "gcp_h100", "region_of", "v100_2023"]
-
 EGRESS_USD = 1.0  # 50 GB of checkpoint at 0.02 USD per GB between regions, nothing within one: as SkyNomad counts
 HAZARD_PER_H = 0.25  # a guess that is the same for all zones; what is lost and held tells them apart
 MICRO = 1_000_000

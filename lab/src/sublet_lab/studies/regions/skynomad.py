@@ -24,8 +24,6 @@ from sublet.policies.regions.policy import serve_by_place
 from sublet.policies.regions.worth import Clock, last_call
 from sublet_lab.studies.regions.scene import EGRESS_USD
 
-__all__ = ["SkyNomad", "VirtualInstance"]
-
 PROBE_EVERY_S = 7200.0  # its default
 STEP_S = 600.0  # between two of its decisions, where nothing happens
 GIVEN_BACK_S = 1.0  # after a probe; a minute is paid

@@ -31,8 +31,6 @@ from sublet_lab.studies.regions.scene import Scene, Window, gcp_h100, v100_2023
 from sublet_lab.studies.regions.skynomad import SkyNomad
 from sublet_lab.studies.study import Check, Findings, Study, StudyTable, Tell, at_least, at_most, equals
 
-__all__ = ["POLICIES", "SETS", "SHIPPED", "STUDY", "Row", "Set", "sets_here", "windows_of"]
-
 OURS = "regions"
 POLICIES: Mapping[str, Callable[[], Policy]] = {  # a fresh one for every window: SkyNomad's remembers
     OURS: Regions,

@@ -24,8 +24,6 @@ from sublet_lab.rivals.optimus import Optimus
 from sublet_lab.rivals.pollux import Pollux
 from sublet_lab.studies.whole.scene import WholeCase, clouds_of, gpu_hours, jobs_of, of_one_depth, with_fixed_batch
 
-__all__ = ["ABLATIONS", "PUBLISHED", "PURE", "WHOLE", "Rival", "RivalOutcome", "outcome_of", "share_of"]
-
 WHOLE = "price"
 
 

@@ -19,18 +19,6 @@ from sublet.sim.simulator import Cloud
 from sublet.sim.workloads.catalog import load_workload
 from sublet.sim.world import Physics
 
-__all__ = [
-    "CASES",
-    "ON_DEMAND_USD_PER_H",
-    "Markets",
-    "WholeCase",
-    "clouds_of",
-    "gpu_hours",
-    "jobs_of",
-    "of_one_depth",
-    "with_fixed_batch",
-]
-
 ON_DEMAND_USD_PER_H = 3.06  # p3.2xlarge, and what one V100 of its size costs elsewhere, about
 BOOT_S = 120.0  # clouds take one to five minutes
 GPU = "T4"  # the data-parallel models were measured on it, and the nodes count as such for them

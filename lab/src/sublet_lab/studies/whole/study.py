@@ -22,8 +22,6 @@ from sublet_lab.studies.study import Findings, Study, StudyTable, Tell, at_least
 from sublet_lab.studies.whole.rivals import ABLATIONS, PUBLISHED, PURE, WHOLE, Rival, RivalOutcome, outcome_of
 from sublet_lab.studies.whole.scene import CASES, ON_DEMAND_USD_PER_H, WholeCase, gpu_hours, jobs_of
 
-__all__ = ["STUDY", "Scale", "faster"]
-
 BUDGETS = (0.35, 0.5, 0.75, 1.1)  # of what the load costs on demand, one GPU after another
 BEYOND = (0.2, *BUDGETS, 1.6, 2.4)  # asked of rivals, so that their lines cover the dollars of price
 SEEDS = (1, 2, 3, 4, 5)  # the published workloads of Pollux

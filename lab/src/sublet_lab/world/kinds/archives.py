@@ -27,8 +27,6 @@ from sublet_lab.world.network import CONTROLLER
 from sublet_lab.world.stage import Kind, Stage
 from sublet_lab.world.written import archives, shelved
 
-__all__ = ["ARCHIVE_KINDS"]
-
 LOG = "the log"
 LOOK_S = 2.0
 AWAY_S = (2.0, 15.0)  # least and most that a file is damaged, or away

@@ -15,8 +15,6 @@ from sublet.errors import SubletError
 from sublet.runtime.controller_api.api import ControllerApi
 from sublet_lab.world.stage import Stage
 
-__all__ = ["ASKING_KINDS"]
-
 Question = Callable[[ControllerApi], Coroutine[Any, Any, Any]]
 
 

@@ -9,8 +9,6 @@ from sublet_lab.world.ec2 import EVERYTHING, Ec2Cloud
 from sublet_lab.world.local import LocalCloud
 from sublet_lab.world.stage import Kind, Stage
 
-__all__ = ["CLOUD_KINDS"]
-
 LONGEST_PAUSE_S = 60.0  # of a door that was closed, and of a release that is tried again
 CODES = ("Unavailable", "Throttling", "AuthFailure", "AccessDenied", "NoCredentialsError", "InvalidParameterValue")
 SCARCE = ("InsufficientInstanceCapacity", "MaxSpotInstanceCountExceeded", "InsufficientFreeAddressesInSubnet")

@@ -12,8 +12,6 @@ from sublet_lab.world.network import CONTROLLER
 from sublet_lab.world.node import WorldNode
 from sublet_lab.world.stage import Kind, Stage
 
-__all__ = ["NODE_KINDS", "nodes_of"]
-
 AWAY_S = (2.0, 20.0, 60.0)
 JUMPS_S = (5.0, -5.0, 3600.0, -3600.0)
 WARNINGS_S = (120.0, 30.0, 5.0)

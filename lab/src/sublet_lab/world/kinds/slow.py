@@ -10,8 +10,6 @@ from sublet_lab.world.kinds.workers import SIGKILL, trainers_of
 from sublet_lab.world.meetings import Slow
 from sublet_lab.world.stage import Stage
 
-__all__ = ["SLOW_KINDS"]
-
 TIMES = (4.0, 10.0)  # as long: a straggler is told from three times on
 SLOW_S = (30.0, 150.0)  # least and most; a straggler is told after fifteen seconds
 UNFORMED_S = (100.0, 500.0)  # two tries of half a minute, and more

@@ -15,8 +15,6 @@ from sublet_lab.world import backups
 from sublet_lab.world.stage import Kind, Stage
 from sublet_lab.world.written import shelved
 
-__all__ = ["STORE_KINDS", "foreign_until_missed"]
-
 WAITS_S = (30.0, 120.0)  # until something was rented
 LOOK_S = 1.0
 OLDER = 0.5  # of these copies

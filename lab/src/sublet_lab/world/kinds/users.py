@@ -6,8 +6,6 @@ import random
 
 from sublet_lab.world.stage import Kind, Stage
 
-__all__ = ["USER_KINDS"]
-
 
 def _name(stage: Stage, rng: random.Random) -> str:
     stage.victim = rng.choice([plan.name for plan in stage.story.jobs])

@@ -8,8 +8,6 @@ from sublet_lab.world.node import WorldNode
 from sublet_lab.world.stage import Kind, Stage
 from sublet_lab.world.worker import SdkWorker
 
-__all__ = ["WORKER_KINDS", "trainers_of"]
-
 AGAIN_S = 2.0
 SIGKILL = -9  # as an exit code
 

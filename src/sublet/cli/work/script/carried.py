@@ -10,8 +10,6 @@ from sublet.cli.work.script.extent import counted, counters
 from sublet.cli.work.script.loops import Training, is_in
 from sublet.cli.work.script.reading import CannotConvert, Script, is_local, last_of, names_in, root_of, stores_in
 
-__all__ = ["Carried", "carried_in", "rename"]
-
 CHANGES = ("append", "extend", "update", "add", "insert", "setdefault", "pop")
 AVERAGES = ("AveragedModel", "EMA", "Ema", "ExponentialMovingAverage", "ModelEma", "ModelEmaV2", "EMAModel")
 SAVES = ("state_dict", "deepcopy", "item", "clone", "float", "min", "max", "mean", "sum", "len", "copy")

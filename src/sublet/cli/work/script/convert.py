@@ -22,8 +22,6 @@ from sublet.machine.files import FILES
 if TYPE_CHECKING:
     from sublet.runtime.rehearsal.report import Report
 
-__all__ = ["Converted", "convert", "found_in", "inspect", "tried", "write_beside"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Converted:

@@ -12,8 +12,6 @@ from typing import Any
 
 from sublet.cli.work.script.reading import CannotConvert, Script
 
-__all__ = ["Edits", "begin_of", "end_of"]
-
 INDENT = "    "
 Place = tuple[int, int]  # line and column, in bytes
 

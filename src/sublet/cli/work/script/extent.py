@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from sublet.cli.work.script.reading import Scope, Script, is_method, last_of, stores_in
 
-__all__ = ["Counted", "atom", "bar_of", "counted", "counters", "limit_of", "plus", "range_of", "unwrapped"]
-
 MORE = (ast.Gt, ast.GtE, ast.Eq)
 WRAPPERS = ("enumerate", "tqdm", "trange", "iter", "track", "islice", "cycle", "auto", "tqdm_notebook", "progress")
 Loop = ast.For | ast.While

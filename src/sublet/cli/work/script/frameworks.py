@@ -9,8 +9,6 @@ from sublet.cli.work.script.edits import Edits, begin_of, end_of
 from sublet.cli.work.script.extent import counted
 from sublet.cli.work.script.reading import CannotConvert, Script, is_method, last_of, stores_in
 
-__all__ = ["known", "leave_group", "of_framework"]
-
 PLAIN = "a plain model, optimizer and loop"
 SHARDS = "the bare model; `parallel: {shards: on}` in the job file"
 BARE = "the bare model: a session sums the gradients of all workers"

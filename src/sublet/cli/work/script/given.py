@@ -10,8 +10,6 @@ from sublet.cli.work.script.extent import range_of, unwrapped
 from sublet.cli.work.script.loops import OWN, Training
 from sublet.cli.work.script.reading import CannotConvert, Script, is_local, is_method, last_of, names_in, stores_in
 
-__all__ = ["Source", "is_summed", "models_of", "source_of"]
-
 LOSSES = ("loss", "crit", "metric", "nll", "mse", "bce")
 
 

@@ -12,8 +12,6 @@ from sublet.cli.work.script.loops import Training
 from sublet.cli.work.script.reading import Script, is_method, last_of, names_in
 from sublet.cli.work.script.update import NO_GRADIENT
 
-__all__ = ["Look", "guard_files", "looks_of"]
-
 SAVES = (
     *("save", "savez", "savefig", "save_image", "dump", "to_csv", "save_pretrained", "write_text", "write_bytes"),
     *("imsave", "add_scalar", "add_scalars", "add_image", "add_images", "add_histogram", "add_figure", "add_text"),

@@ -17,8 +17,6 @@ from typing import NamedTuple
 
 from sublet.cli.work.script.reading import CannotConvert, Hop, Script, is_method, lifted, names_in, root_of
 
-__all__ = ["Training", "Update", "excludes", "is_in", "kind_of", "splits", "the_training"]
-
 Loop = ast.For | ast.While
 OWN = "train.checkpointed, for a loop that stays as it is: docs/guides/make-a-script-elastic.md"
 ONE = "a job of its own for each fold, seed or stage: a job has one training"

@@ -9,9 +9,6 @@ from typing import Any, NamedTuple, TypeGuard
 
 from sublet.errors import BadInput
 
-__all__ = ["CannotConvert", "Hop", "Method", "Scope", "Script", "is_local", "is_method", "last_of", "lifted"]
-__all__ += ["names_in", "root_of", "statement_of", "stores_in"]
-
 OF_MODULES = ("train", "eval", "forward", "step", "update")  # methods that other objects have, too
 Scope = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef
 Store = ast.Assign | ast.AugAssign | ast.AnnAssign | ast.NamedExpr

@@ -16,8 +16,6 @@ from sublet.cli.work.script.loops import Training, is_in
 from sublet.cli.work.script.reading import CannotConvert, Script, is_method, last_of, names_in, statement_of, stores_in
 from sublet.cli.work.script.update import Told, tell_update
 
-__all__ = ["to_session"]
-
 WIDE = 110
 SHOWN = ("print", "info", "debug", "write", "set_postfix", "set_description", "log", "format")
 DRAWN = "drawn"  # the name of batches that a function draws, where several are one step

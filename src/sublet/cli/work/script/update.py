@@ -11,8 +11,6 @@ from sublet.cli.work.script.extent import atom
 from sublet.cli.work.script.loops import Training, excludes, is_in, kind_of, splits
 from sublet.cli.work.script.reading import CannotConvert, is_method, last_of, statement_of
 
-__all__ = ["NO_GRADIENT", "Told", "tell_update"]
-
 CLIPS = {"clip_grad_norm_": "clip_norm", "clip_grad_norm": "clip_norm", "clip_grad_value_": "clip_value"}
 CLIPPED = "unscale_(), clip_grad_norm_() by the 2-norm, clip_grad_value_() and the step, in this order, each once"
 NO_GRADIENT = "pass  # no gradients are left after s.step()"

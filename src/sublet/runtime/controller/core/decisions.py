@@ -33,8 +33,6 @@ from sublet.runtime.controller.jobs import Feasibility
 from sublet.runtime.controller.memory import JobRecord, JobTable
 from sublet.runtime.controller.watch import AlarmKind, Alarms, HistoryRow, rows_from_plan
 
-__all__ = ["Decisions", "DeferredPlans", "Made", "Planner"]
-
 FIRST_PAUSE_S = 1.0  # wall, after a failure; doubled after each
 LONGEST_PAUSE_S = 60.0
 MOST_THREADS = 2  # that think at once: one that was given up, and one more

@@ -45,8 +45,6 @@ from sublet.runtime.providers.protocol import Provider
 from sublet.runtime.secret_files import SecretFiles
 from sublet.runtime.store import STORE_FAILURES, Store
 
-__all__ = ["Controller"]
-
 log = logging.getLogger("sublet.controller")
 
 

@@ -36,8 +36,6 @@ from sublet.runtime.controller.nodes import Leases
 from sublet.runtime.controller.watch import AlarmKind, Alarms, Chronicle, HistoryRow, refusal_among
 from sublet.runtime.store import STORE_FAILURES, Store, next_step
 
-__all__ = ["Orders", "Pump", "Timers"]
-
 
 class Timers:
     """Those that run."""

@@ -46,8 +46,6 @@ from sublet.runtime.controller.nodes import Leases, RentedNodes
 from sublet.runtime.controller.watch import HistoryRow
 from sublet.runtime.store import MetaKey
 
-__all__ = ["Absence", "Recovery"]
-
 CONFIRMED_WITHIN_S = 30.0  # wall, for the provider to say that they are gone; what takes longer is charged until then
 LEASED = (NodePhase.READY, NodePhase.NOTICED)  # its agent has heard of the lease; one that boots has time of its own
 

@@ -32,19 +32,6 @@ from sublet.runtime.file_sync.buckets import CLOUDS, access_elsewhere, access_of
 from sublet.wire import messages as wire
 from sublet.wire.files import ANCHOR, BUCKET, Saved, SaveFailed
 
-__all__ = [
-    "BELIEVED_S",
-    "CARRIED",
-    "BucketCopies",
-    "Claims",
-    "Copied",
-    "CopyFailed",
-    "LookFailed",
-    "copy_in_process",
-    "has_checkpoints",
-    "look_in_process",
-]
-
 ANSWER_S = 20.0  # wall, for one look: so long a worker's end may be held up
 BELIEVED_S = 600.0  # wall, after one that failed: no worker is held up by a store that does not answer
 

@@ -39,8 +39,6 @@ from sublet.runtime.file_sync.content import (
 )
 from sublet.wire.files import ANCHOR, Carried, Lacks, Newest, Offered, Part, Saved, Uncarried, Wants
 
-__all__ = ["Anchor", "Commit", "Head", "Pulling"]
-
 NAMES = ("HEAD", "HEAD.copy")  # the second is written first, and read where the first is damaged
 
 

@@ -33,8 +33,6 @@ from sublet.runtime.group.workers import WorkerPhase
 from sublet.wire import messages as wire
 from sublet.wire.messages import EXIT_LEFT
 
-__all__ = ["SLACK", "JobLogs", "LogKeeper", "LogPart", "WorkerLogs", "before", "cut_log", "is_before", "keep_below"]
-
 MOST_BYTES = 64 << 20  # of one worker; as many of what came before lie beside it
 MOST_OF_JOB = 512 << 20  # of all workers that a job ever had
 SLACK = 4_096  # a note that it was longer

@@ -31,8 +31,6 @@ from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire.files import DISK, Damaged, Kept, Lacks, Part, Printed, Saved, Travel
 from sublet.wire.messages import FromWorkerMessage, StartWorker, ToController, Travelling
 
-__all__ = ["FileSync"]
-
 MOST_PARTS = 64  # in one answer
 BRINGING, MOUNTED = "sublet.runtime.file_sync.bringing", "sublet.runtime.file_sync.mounted"
 

@@ -31,8 +31,6 @@ from sublet.runtime.jobs.spec import JobSpec
 from sublet.wire import messages as wire
 from sublet.wire.messages import EXIT_LEFT
 
-__all__ = ["Attempts"]
-
 MANY_STARTS = 3  # from the beginning, after which its owner is told; again at every doubling
 UNSEEN = (
     "the file system of its $SUBLET_CHECKPOINT_DIR notes no reads (noatime): whether it loads what it saved is not "

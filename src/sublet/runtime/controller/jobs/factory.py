@@ -36,8 +36,6 @@ from sublet.runtime.profiles.store import ProfileStore
 from sublet.wire import files
 from sublet.wire.messages import FITS
 
-__all__ = ["RecordFactory"]
-
 LEFT_S = 1.0  # wall, for which what is left in the budget is told alike to all that start
 
 

@@ -23,8 +23,6 @@ from sublet.runtime.controller.jobs.factory import RecordFactory
 from sublet.runtime.controller.memory import kernel_job, pools_for
 from sublet.runtime.jobs.spec import JobSpec
 
-__all__ = ["STOP_S", "Feasibility"]
-
 MONEY_IS_SHORT, TIME_IS_SHORT = 110, 111
 STOP_S = 6.0  # wall, to save and leave: what a job's own purse must still pay for
 

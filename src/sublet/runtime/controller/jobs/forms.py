@@ -18,8 +18,6 @@ from sublet.runtime.controller.memory import JobRecord
 from sublet.runtime.controller.watch import ResizeCause
 from sublet.runtime.group.places import Form
 
-__all__ = ["own_grid", "told", "why_resize"]
-
 
 def told(kernel: Kernel, record: JobRecord, shape: Shape | None, placement: Placement) -> tuple[Placement, Form | None]:
     """Where workers are, and their form. Spares of a job that is cut have workers, too: they wait to step in.

@@ -25,8 +25,6 @@ from sublet.runtime.engines.protocol import Engine
 from sublet.wire import messages as wire
 from sublet.wire.files import Saved
 
-__all__ = ["Groups"]
-
 
 class Groups:
     """Of all jobs."""

@@ -28,8 +28,6 @@ from sublet.runtime.jobs.spec import JobSpec, spec_to_json
 from sublet.runtime.secret_files import SecretFiles
 from sublet.runtime.store import Store
 
-__all__ = ["Lifecycle", "OwnBudgets"]
-
 LAST_S = 2.0  # wall, to be ended without a save: a second for that, and what may lie between two looks
 
 

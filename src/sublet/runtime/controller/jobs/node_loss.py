@@ -29,8 +29,6 @@ from sublet.runtime.controller.watch import HistoryRow
 from sublet.runtime.group.failures import Fault
 from sublet.runtime.jobs.bounds import OnNodeLoss
 
-__all__ = ["Blame", "NodeLosses"]
-
 
 class NodeLosses:
     """Of all jobs."""

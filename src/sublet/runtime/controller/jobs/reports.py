@@ -23,8 +23,6 @@ from sublet.runtime.group.failures import ending_of, is_kill
 from sublet.runtime.group.protocol import GroupNews, Outcome
 from sublet.wire import messages as wire
 
-__all__ = ["Answers", "Reports"]
-
 TOO_WIDE_S = 3600.0  # wall, for which a width that a job could not train at is not tried again
 
 

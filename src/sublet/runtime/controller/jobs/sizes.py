@@ -28,8 +28,6 @@ from sublet.runtime.jobs.spec import JobSpec
 from sublet.runtime.private import make_private, private_file
 from sublet.runtime.profiles.store import script_digest, text_of
 
-__all__ = ["LearnedSizes", "SizeBeliefs", "SizeFiles", "group_of"]
-
 COLUMNS = ("job", "hours")
 MOST = 200  # jobs of a group: the oldest give way
 DIGITS = 16

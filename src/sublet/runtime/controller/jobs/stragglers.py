@@ -18,8 +18,6 @@ from sublet.runtime.controller.memory import Context, JobRecord
 from sublet.runtime.controller.watch import AlarmKind
 from sublet.wire.messages import Stepped
 
-__all__ = ["Stragglers"]
-
 TURNS = 8  # of reports by every rank: a node that was not the slowest in so many is none that stands out
 REPORTS = 3  # of each rank, the median of which counts: one slow step is no news
 LONGEST_STEP_S = 1e6  # a worker may say anything; what is beyond this is not believed

@@ -30,8 +30,6 @@ from sublet.runtime.controller.money import Account
 from sublet.runtime.controller.watch import AlarmKind, Alarms
 from sublet.runtime.store import SNAPSHOTS_KEPT, Store
 
-__all__ = ["EARLIER", "Compaction", "Shelving"]
-
 
 class Compaction:
     """Of one store. `look` now and then; work is done beside everything else."""

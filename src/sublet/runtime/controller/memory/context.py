@@ -15,8 +15,6 @@ from sublet.runtime.controller.watch import Alarms
 from sublet.runtime.group.workers import era_after
 from sublet.runtime.store import MetaKey, Store
 
-__all__ = ["Context", "Identity", "NodeTable"]
-
 
 @dataclass(slots=True)
 class NodeTable:

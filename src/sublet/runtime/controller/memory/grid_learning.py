@@ -15,8 +15,6 @@ from sublet.perf.part_memory import PartMemory
 from sublet.runtime.jobs.bounds import MOST_STAGES
 from sublet.wire.messages import Joined, Stepped
 
-__all__ = ["KINDS", "GridLearning", "kind_of"]
-
 MOST_PAUSES = 50
 FORGETS = 0.3  # weight of the newest measurement of a grid
 WARM_REPORTS = 5  # of a grid, before what it does counts as measured

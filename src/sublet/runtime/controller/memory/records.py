@@ -25,8 +25,6 @@ from sublet.runtime.profiles.learned import Profiling
 from sublet.runtime.secret_files import hidden
 from sublet.wire.messages import Stepped
 
-__all__ = ["ASKS", "Awaited", "Curve", "JobRecord", "Replacements", "Start", "Suspicion", "kernel_job", "pools_for"]
-
 
 class Start(NamedTuple):
     """Times are of the cloud; its work is taken to be even over them."""

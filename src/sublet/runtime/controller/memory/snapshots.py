@@ -37,8 +37,6 @@ from sublet.runtime.controller.money import MARK_EVERY_S, is_paid, mark
 from sublet.runtime.controller.watch import HistoryRow
 from sublet.runtime.store import MetaKey, Store
 
-__all__ = ["Memory"]
-
 OUTCOMES = {news.JobFinished: Ending.FINISHED, news.JobFailed: Ending.FAILED, news.JobCancelled: Ending.CANCELLED}
 
 

@@ -23,8 +23,6 @@ from sublet.runtime.jobs.spec import JobSpec, Retries, spec_from_json
 from sublet.runtime.secret_files import SecretFiles
 from sublet.runtime.store import Store
 
-__all__ = ["JobTable", "JobsAtWork", "StoredJobs", "job_of", "needs_secrets"]
-
 
 def job_of(worker_id: str) -> str:
     """Workers are called JOB.ROUND.NUMBER."""

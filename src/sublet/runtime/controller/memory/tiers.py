@@ -26,8 +26,6 @@ from sublet.runtime.controller.money import Bill
 from sublet.wire import messages as wire
 from sublet.wire.files import ANCHOR, BUCKET, DISK
 
-__all__ = ["OUTWARD", "Every", "Losses", "Pace", "Tally", "Tiers", "intervals", "losses_of"]
-
 OUTWARD = ("peers", DISK, ANCHOR, BUCKET)  # each outlives more than the one before it
 LIES = {
     DISK: "lies on its node's own disk (disk), and is lost with it",

@@ -47,8 +47,6 @@ from sublet.runtime.clock import Clock
 from sublet.runtime.controller.inbox import Ending
 from sublet.runtime.controller.money.timekeeping import MARK_EVERY_S
 
-__all__ = ["PURPOSES", "Account", "Bill", "Purpose", "is_paid", "left_behind", "nothing_wanted", "said_at_the_end"]
-
 
 def is_paid(kernel: Kernel) -> bool:
     """Whether anything is, now."""

@@ -21,19 +21,6 @@ from sublet.machine.wall import WALL, Wall
 from sublet.runtime.clock import Clock
 from sublet.runtime.store import MetaKey, Store
 
-__all__ = [
-    "MARK_EVERY_S",
-    "Mark",
-    "clock_from",
-    "find_lost_time",
-    "last_sign_s",
-    "least_away_s",
-    "mark",
-    "mark_text",
-    "passed_s",
-    "time_away_s",
-]
-
 MARK_EVERY_S = 10.0  # wall, while something is rented: how long after its last sign a controller may have lived on
 
 

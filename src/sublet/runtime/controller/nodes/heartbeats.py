@@ -24,8 +24,6 @@ from sublet.runtime.group.workers import WorkerPhase
 from sublet.runtime.jobs.bounds import OnNodeLoss
 from sublet.wire import messages as wire
 
-__all__ = ["Heartbeats"]
-
 AWAY_S = 2 * PING_S  # between two looks: the controller itself was away
 STEPS = 2  # one that is being made, and the one before it, which may not have been told yet
 

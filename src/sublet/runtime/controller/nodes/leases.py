@@ -34,8 +34,6 @@ from sublet.runtime.providers.pacing import PacedProvider
 from sublet.runtime.providers.protocol import Billed, MarketNews, RentedNode
 from sublet.runtime.store import MetaKey, Store
 
-__all__ = ["Leases", "MassReclaims"]
-
 TOGETHER_S = 10.0  # within which nodes go in one mass reclaim
 FEWEST = 2  # nodes: one that is taken is a reclaim like any other
 AGAIN_S = 900.0  # after a mass reclaim, or after its rest: the next one is one more in a row

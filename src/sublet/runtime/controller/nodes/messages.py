@@ -20,8 +20,6 @@ from sublet.wire import messages as wire
 from sublet.wire.files import Lacks, Offered, Part, Preparing, Printed, Uncarried, Wants
 from sublet.wire.messages import Hello
 
-__all__ = ["AgentAuth", "Agents"]
-
 
 class AgentAuth:
     """Of all nodes; `first_life`: there was no controller before this one."""

@@ -17,8 +17,6 @@ from sublet.runtime.providers.pacing import PacedProvider, Rates
 from sublet.runtime.providers.protocol import Provider
 from sublet.runtime.store import Store
 
-__all__ = ["RentedNodes", "paced"]
-
 
 def paced(provider: Provider, rates: Rates | None, context: Context, insist: Callable[[], None]) -> PacedProvider:
     """The provider, asked no faster than it lets us; `insist` raises where another controller has the store."""

@@ -21,8 +21,6 @@ from sublet.runtime.controller.watch import HistoryRow
 from sublet.runtime.engines.protocol import Engine
 from sublet.wire import messages as wire
 
-__all__ = ["Notices", "can_save"]
-
 log = logging.getLogger("sublet.controller")
 EXPIRES = 0.8  # of a lease without a word: an agent whose job has ended it spoke a moment before
 AWAY_S = 0.5  # wall, to regroup without the node, or to save beside the writing itself

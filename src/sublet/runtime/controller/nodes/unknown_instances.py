@@ -27,9 +27,6 @@ from sublet.runtime.controller.watch import Access, AlarmKind, HistoryRow
 from sublet.runtime.providers.pacing import PacedProvider
 from sublet.runtime.providers.protocol import Billed, RentedNode
 
-__all__ = ["OrphanReaper", "row_of_end", "unknown_among"]
-
-
 log = logging.getLogger("sublet.leases")
 LISTED_WITHIN_S = 60.0  # wall: clouds list a new node when they like, within a minute
 

@@ -16,8 +16,6 @@ from sublet.machine.wall import WALL, Wall
 from sublet.runtime.controller.watch.history import HistoryRow
 from sublet.wire.lines import plain_text
 
-__all__ = ["Access", "AlarmKind", "Alarms", "CallOutcome", "Gauges", "Histogram", "ResizeCause", "Throttling"]
-
 
 class CallOutcome(StrEnum):
     """How a call of the provider went: a label of a metric."""

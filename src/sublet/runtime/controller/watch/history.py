@@ -20,17 +20,6 @@ from sublet.kernel.kernel import Kernel
 from sublet.machine.wall import WALL, Wall, iso_utc
 from sublet.runtime.store import Store
 
-__all__ = [
-    "Chronicle",
-    "HistoryRow",
-    "Progress",
-    "Repeats",
-    "refusal_among",
-    "row_from_event",
-    "rows_from_plan",
-    "width",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryRow:

@@ -26,8 +26,6 @@ from sublet.runtime.providers.setup import ProviderSetup, require_engine
 from sublet.runtime.settings import Settings
 from sublet.runtime.store import MetaKey, Store
 
-__all__ = ["RATES", "server_id_from", "server_of"]
-
 _log = logging.getLogger(__name__)
 
 # EC2 refills two launches and twenty questions a second, for all of an account in a region ("Request throttling for the

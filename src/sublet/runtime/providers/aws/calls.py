@@ -24,8 +24,6 @@ from sublet.errors import MissingExtra, NoAccess, NoAnswer, SubletError, TooMany
 from sublet.machine.rng import RNG, Rng
 from sublet.machine.wall import WALL, Wall
 
-__all__ = ["Calls", "Refusal", "ServerTime", "client_maker", "expiry_of", "meaning", "while_it_opens"]
-
 AGREES_S = 3.0  # answers have whole seconds, and take one or two to come
 BELIEVED_S = 600.0  # that an answer counts for: our monotonic clock may run a little faster than EC2's
 CONNECT_S = 5.0

@@ -20,8 +20,6 @@ from sublet.runtime.providers.aws.config import AwsConfig
 from sublet.runtime.providers.aws.instances import EXPIRES_TAG, SERVER_TAG, InstanceRecord, launch_request
 from sublet.runtime.providers.aws.offers import price_of
 
-__all__ = ["Finding", "aws_findings", "narrow_policy"]
-
 LOOKS = (
     "ec2:DescribeAvailabilityZones",
     "ec2:DescribeInstances",

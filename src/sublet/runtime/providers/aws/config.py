@@ -16,8 +16,6 @@ from sublet.runtime.agent.dialing import address_from
 from sublet.runtime.agent.nursery import PRELOAD
 from sublet.runtime.file_sync.contained import ENGINES
 
-__all__ = ["ANCHOR_USD_PER_H", "AwsConfig", "config_path", "read_config"]
-
 METADATA_URL = "http://169.254.169.254"  # where every EC2 instance finds its own facts
 ANCHOR_USD_PER_H = 0.0208  # the list price of a t3.small in us-east-1
 LISTS = ("regions", "instance_types", "markets", "security_groups")

@@ -23,8 +23,6 @@ from sublet.runtime.providers.aws.instances import (
 )
 from sublet.runtime.providers.protocol import Billed, TellMarket
 
-__all__ = ["ABSENCES", "EXPIRES_S", "LISTED_WITHIN_S", "Fleet"]
-
 LISTED_WITHIN_S = 60.0  # a new instance may stay out of listings for so long
 ABSENCES = 3  # listings in a row without an instance, before it counts as gone
 EXPIRES_S = 3600.0  # what the tag promises, renewed at half time: 'sublet gc' may end what is not renewed

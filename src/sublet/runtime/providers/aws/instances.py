@@ -29,20 +29,6 @@ from sublet.runtime.providers.aws.calls import Calls
 from sublet.runtime.providers.aws.config import AwsConfig
 from sublet.runtime.providers.written import read_written
 
-__all__ = [
-    "SERVER_TAG",
-    "Instance",
-    "InstanceRecord",
-    "InstanceRecords",
-    "client_token",
-    "expiry_tag",
-    "launch_request",
-    "list_instances",
-    "packages",
-    "token_tag",
-    "user_data",
-]
-
 
 def client_token(token: str, zone: str) -> str:
     """The token that makes a repeated launch the same one: 64 ASCII characters, the most that EC2 takes."""

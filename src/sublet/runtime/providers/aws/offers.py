@@ -36,8 +36,6 @@ from sublet.runtime.clock import Clock
 from sublet.runtime.providers.aws.calls import Calls, Refusal, meaning
 from sublet.runtime.providers.aws.config import AwsConfig
 
-__all__ = ["Pools", "SpotPrices", "ask_prices", "listed_prices", "offers_from", "price_of"]
-
 _PRICING_REGION = "us-east-1"  # the service answers for all regions from a few of them
 WANTED = {"operatingSystem": "Linux", "tenancy": "Shared", "preInstalledSw": "NA", "capacitystatus": "Used"}
 ON_DEMAND = ("", "OnDemand")  # marketoption; older entries have none

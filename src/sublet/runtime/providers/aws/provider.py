@@ -41,8 +41,6 @@ from sublet.runtime.providers.aws.instances import (
 from sublet.runtime.providers.aws.offers import Pools, SpotPrices, offers_from
 from sublet.runtime.providers.protocol import Billed, RentedNode, TellMarket
 
-__all__ = ["AwsAccount", "AwsProvider"]
-
 POLL_S = 5.0  # between two looks at what we hold
 PRICES_S = 60.0  # between two looks at spot prices
 CONFIRM_S = 180.0  # for EC2 to say that an instance is shutting down

@@ -22,8 +22,6 @@ from sublet.runtime.providers.setup import ProviderSetup, require_engine, wind_d
 from sublet.runtime.settings import PRICED_LIKE, Settings
 from sublet.runtime.store import Store
 
-__all__ = ["build", "local_offers", "local_supply", "strike_from_text"]
-
 DEFAULT_NODES = 4  # at once, unless the user says otherwise
 STRIKE_PARTS, STRIKE_FORM = 3, "SECONDS|SHARE%:notice|kill|restore:NODES"
 ROUNDS = 2  # of a trace that starts again: what did not change in so many never does

@@ -13,8 +13,6 @@ from sublet.domain.quantity import at_least, named, whole, within
 from sublet.errors import InvalidValue
 from sublet.market.replay import Fall, MarketChange, ReadAhead
 
-__all__ = ["Due", "Happening", "Replay", "Strike"]
-
 MOST_SHARE = 0.99  # when all is done nothing is left to take
 
 

@@ -22,8 +22,6 @@ from sublet.runtime.private import private_file
 from sublet.runtime.providers.local import records
 from sublet.runtime.providers.local.records import Lives, NodeRecord, Records
 
-__all__ = ["Forker", "ForkerEnded", "Nodes", "Template", "TemplateForker"]
-
 BIRTH_S = 10.0  # for an agent to say which process it is, after a crash in the middle of a rent
 BIRTH_LOOK_S = 0.002
 WRITE_AGAIN_S = 5.0  # after a write for which there was no room

@@ -31,8 +31,6 @@ from sublet.runtime.providers.local.nodes import Forker, Nodes, Template, Templa
 from sublet.runtime.providers.local.records import NodeRecord, Records
 from sublet.runtime.providers.protocol import AtWork, RentedNode, TellMarket
 
-__all__ = ["Box", "LocalProvider"]
-
 NOTICE_S = 120.0  # what AWS documents; best effort
 LOOK_S = 0.2  # wall: how often it is looked how far the jobs have come, where the script follows them
 FIRST_LEASE_S = 60.0  # wall seconds that an agent looks for its controller

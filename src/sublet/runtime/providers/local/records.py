@@ -26,8 +26,6 @@ from sublet.runtime.agent.processes import Process
 from sublet.runtime.agent.template import life_of
 from sublet.runtime.providers.written import read_written
 
-__all__ = ["LIVES", "Life", "Lives", "NodeRecord", "Records", "new_life"]
-
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 

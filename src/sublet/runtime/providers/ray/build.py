@@ -28,8 +28,6 @@ from sublet.runtime.providers.setup import ProviderSetup, require_engine, wind_d
 from sublet.runtime.settings import Settings
 from sublet.runtime.store import Store
 
-__all__ = ["build"]
-
 
 def build(settings: Settings, clock: Clock, store: Store) -> ProviderSetup:
     """Join the cluster; kinds of nodes, our name there and our port are those of the first start."""

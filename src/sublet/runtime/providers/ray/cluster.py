@@ -20,8 +20,6 @@ from sublet.machine.wall import WALL, Wall
 from sublet.runtime.providers.ray.config import NodeKind, RayNode
 from sublet.runtime.providers.ray.steward import Steward, calling_ray, free_resources, gcs_client, import_ray
 
-__all__ = ["Cluster", "RayClaim", "StewardWaits", "Stewards", "Supply"]
-
 CALL_S = 30.0  # for an actor to answer; a cold node imports torch before it forks the first agent
 GCS_S = 5.0  # for Ray's head to answer
 

@@ -18,18 +18,6 @@ from sublet.domain.offer import Market, Offer
 from sublet.domain.quantity import at_least, named, whole
 from sublet.errors import BadInput, InvalidValue
 
-__all__ = [
-    "NodeKind",
-    "RayConfig",
-    "RayNode",
-    "config_path",
-    "kind_from_json",
-    "kind_to_json",
-    "kinds_from",
-    "offer_from",
-    "read_config",
-]
-
 CPU, GPU = "CPU", "GPU"  # what Ray calls them
 ACCELERATOR = "accelerator_type:"  # Ray adds a resource of this name to nodes with a known one
 MARKET_LABEL = "ray.io/market-type"

@@ -29,8 +29,6 @@ from sublet.runtime.providers.ray.config import NOTICE_S, NodeKind, RayNode, off
 from sublet.runtime.providers.ray.steward import GONE
 from sublet.runtime.providers.written import WrittenClaims
 
-__all__ = ["RayProvider", "RayTerms"]
-
 LOOK_S = 1.0  # between two looks at the cluster
 IDLE_S = 60.0  # a steward that holds nothing and hears nothing for so long ends itself
 WARM_S = 120.0  # that a start waits for nodes to be warm

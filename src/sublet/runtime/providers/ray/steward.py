@@ -46,8 +46,6 @@ from sublet.runtime.providers.local.nodes import Nodes, Template, TemplateForker
 from sublet.runtime.providers.local.records import NodeRecord, Records
 from sublet.wire.lines import plain_text
 
-__all__ = ["GONE", "Steward", "calling_ray", "free_resources", "gcs_client", "import_ray"]
-
 
 def free_resources(ray: Any) -> Mapping[str, Mapping[str, float]]:
     """Free resources of each node, by its id: the public call adds all nodes up."""

@@ -23,8 +23,6 @@ from sublet.runtime.providers.ssh.provider import SshProvider
 from sublet.runtime.settings import Settings
 from sublet.runtime.store import Store
 
-__all__ = ["look_at"]
-
 LOOK_S = 60.0  # to reach a machine for the first time, and to send our code there
 
 

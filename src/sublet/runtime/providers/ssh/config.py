@@ -17,8 +17,6 @@ from sublet.errors import BadInput, InvalidValue, MissingData
 from sublet.runtime.agent.dialing import address_from, is_secure
 from sublet.runtime.agent.nursery import PRELOAD
 
-__all__ = ["Host", "config_path", "offers_from", "read_config"]
-
 GUIDE = "docs/guides/your-own-machines.md has one to copy"
 LOWEST_PORT = 1024  # below it only root may listen
 

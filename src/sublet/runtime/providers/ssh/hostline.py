@@ -17,8 +17,6 @@ from sublet.errors import MissingExtra, RentFailed
 from sublet.runtime.file_sync.own_code import LOOK, UNPACK, Parcel, own_code
 from sublet.runtime.providers.ssh.config import Host
 
-__all__ = ["HostAway", "HostLine", "Way", "import_asyncssh"]
-
 CONNECT_S = 10.0
 ALIVE_S, MISSED = 5.0, 3  # between two signs of life, and how many may be missing
 ANSWER_S = 60.0  # to import torch, at the worst

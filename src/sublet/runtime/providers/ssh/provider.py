@@ -26,8 +26,6 @@ from sublet.runtime.providers.ssh.config import Host, offers_from
 from sublet.runtime.providers.ssh.hostline import HostAway, HostLine, Way
 from sublet.runtime.providers.written import WrittenClaims
 
-__all__ = ["SshProvider"]
-
 FIRST_S = 60.0  # that a start waits for machines that neither answer nor refuse
 AGAIN_S = 10.0  # wall, until a refused rent is worth another try
 _log = logging.getLogger(__name__)

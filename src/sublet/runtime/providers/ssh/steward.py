@@ -34,8 +34,6 @@ from sublet.runtime.file_sync.contained import ContainerEngine
 from sublet.runtime.providers.local.nodes import Nodes, Template, TemplateForker
 from sublet.runtime.providers.local.records import NodeRecord, Records
 
-__all__ = ["look_at_machine"]
-
 LONGEST = 1 << 20  # of one question
 SMI = ("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
 SMI_S = 10.0

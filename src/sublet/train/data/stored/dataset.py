@@ -28,8 +28,6 @@ from sublet.machine.objects import Found
 from sublet.train.data.samples import mixed
 from sublet.train.data.stored.fetching import Fetching, fetching
 
-__all__ = ["FILE", "LINE", "RECORD", "Blocks", "ObjectList", "Stored"]
-
 GROUPS = 64  # of objects, by their keys: what differs is named with those of its group
 NAMED = 3
 RECORD, LINE, FILE = "record", "line", "file"

@@ -16,8 +16,6 @@ from typing import Any
 from sublet.machine.objects import StoreFailed
 from sublet.machine.remote import RemoteObjects, open_uri
 
-__all__ = []
-
 THREADS = 16
 
 

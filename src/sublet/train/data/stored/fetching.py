@@ -17,8 +17,6 @@ from sublet.errors import BadInput, InvalidValue
 from sublet.machine.objects import Found, Replaced, StoreFailed
 from sublet.machine.remote import check_uri, is_remote
 
-__all__ = ["Fetching", "fetching"]
-
 THREADS = 16
 
 
