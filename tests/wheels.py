@@ -31,7 +31,7 @@ print(client_maker()("ec2", "us-east-1").meta.region_name)"""
 STORE = "from sublet.machine.remote import open_uri; print(type(open_uri('s3://bucket/prefix')).__name__)"
 TLS = """from pathlib import Path; from sublet.runtime.identity import authority, enrolment
 print(authority.Authority(Path("ca")).enrol("node", "secret", enrolment.new_request()[1]))"""
-TRAVEL = """from pathlib import Path; from sublet.runtime.file_sync.ignoring import travelling_files
+TRAVEL = """from pathlib import Path; from sublet.runtime.file_sync.packing import travelling_files
 print(sorted(name for name, _ in travelling_files(Path("work"))))"""
 RAY = "import ray; ray.init(num_cpus=1, include_dashboard=False); print(ray.get(ray.remote(abs).remote(-7)))"
 TRACK = """from sublet.integrations.{} import {} as Tracker; tracker = Tracker({})

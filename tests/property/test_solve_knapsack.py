@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from sublet.errors import Infeasible
 from sublet.solve.knapsack.greedy import is_concave
-from sublet.solve.knapsack.split import Problem, Rows, best_split
+from sublet.solve.knapsack.rows import Rows
+from sublet.solve.knapsack.split import Problem, best_split
 from sublet.solve.mip.moves import NOT_RUNNING, Coupled, _solve_coupled, allows, best_moves
 from tests.rigs.coupled import by_use
 

@@ -30,7 +30,7 @@ from sublet.runtime.agent.nursery import PRELOAD
 from sublet.runtime.controller_api import assemble
 from sublet.runtime.profiles.store import script_digest
 from sublet.runtime.providers.local.nodes import Template, TemplateForker
-from sublet.runtime.providers.local.provider import LocalProvider
+from sublet.runtime.providers.local.provider import Box, LocalProvider
 from sublet.runtime.providers.setup import ProviderSetup
 from sublet.runtime.settings import Settings
 from sublet.testing.paced.run import PacedJob
@@ -207,7 +207,8 @@ async def policy_at_work(policy, agents, offers, *, beside, most_nodes, speedup=
     made = []
 
     def build(settings, clock, store):
-        cloud = Cloud(state_dir=home / "state", clock=clock, offers=offers, lease_s=settings.lease_s, forker=agents)
+        box = Box(lease_s=settings.lease_s)
+        cloud = Cloud(state_dir=home / "state", clock=clock, offers=offers, box=box, forker=agents)
         made.append(cloud)
         limits = {offer.id: Limit(max_nodes=most_nodes) for offer in offers}
         address = f"unix:{home / 'state' / 'agents.sock'}"

@@ -50,7 +50,7 @@ def test_a_dry_run_asks_the_anchor_for_no_path_of_ours(job, anchor, tmp_path):
 
 @pytest.mark.parametrize("verb", ["look", "pack"])
 def test_an_anchor_looks_for_nothing_on_its_own_disk(job, anchor, verb):
-    with pytest.raises(InvalidValue, match=r"file_mounts\./opt/q.*whoever submits"):
+    with pytest.raises(InvalidValue, match=r"file_mounts\./opt/q.*of the machine that submits the job"):
         asyncio.run(getattr(anchor, verb)(job_from_file(job)))
     job.write_text("run: python train.py\n")
     asyncio.run(getattr(anchor, verb)(spec := job_from_file(job)))  # of the nodes' own folder of that name

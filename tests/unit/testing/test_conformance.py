@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sublet.errors import MissingExtra
 from sublet.policies.fifo import Fifo
-from sublet.runtime.providers.local.provider import LocalProvider
+from sublet.runtime.providers.local.provider import Box, LocalProvider
 from sublet.testing.conformance import DrawingSuite
 from sublet.testing.conformance.policies import PolicySuite
 from sublet.testing.conformance.providers import ProviderSuite
@@ -103,7 +103,12 @@ class WrongRig(LocalRig):
     def provider(self, **knobs):
         offers = [an_offer(self.offer_id, gpus=1)]
         return KeepsAll(
-            state_dir=self.folder, clock=self.clock, offers=offers, market=[], preload=(), lease_s=30.0, **knobs
+            state_dir=self.folder,
+            clock=self.clock,
+            offers=offers,
+            market=[],
+            box=Box(preload=(), lease_s=30.0),
+            **knobs,
         )
 
 

@@ -21,7 +21,7 @@ from sublet.perf.steptime import RingStep
 from sublet.policies.elastic_batch.policy import ElasticBatch
 from sublet.policies.elastic_batch.scaling import BatchScaling, doubling
 from sublet.sim.simulator import Cloud, simulate
-from sublet.solve.knapsack.split import Rows
+from sublet.solve.knapsack.rows import Rows
 from sublet.testing.driver import Driver
 from sublet.testing.values import a_job, an_offer
 from tests.rigs.sizes import examples

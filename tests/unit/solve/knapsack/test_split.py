@@ -13,7 +13,8 @@ import pytest
 from sublet.errors import Infeasible, InvalidValue
 from sublet.solve.knapsack.core import core_split
 from sublet.solve.knapsack.greedy import is_concave
-from sublet.solve.knapsack.split import Problem, Rows, best_split
+from sublet.solve.knapsack.rows import Rows
+from sublet.solve.knapsack.split import Problem, best_split
 
 NO = -math.inf
 METHODS = ("core", "rows", None)

@@ -26,10 +26,10 @@ from pathlib import Path
 from sublet.runtime.providers.local.nodes import TemplateForker
 from sublet.runtime.providers.local.nodes import Nodes
 from sublet.runtime.providers.local.records import NodeRecord, Records
-from sublet.runtime.providers.ray.steward import TiedTemplate
+from sublet.runtime.providers.ray.steward import _TiedTemplate
 
 async def main(folder):
-    template = TiedTemplate((), folder / "template.log", os.environ)
+    template = _TiedTemplate((), folder / "template.log", os.environ)
     nodes = Nodes(Records(folder / "nodes"), TemplateForker(template), print)
     record = NodeRecord(node_id="n", offer_id="o", token="t", began_s=0.0)
     facts = {"node_id": "n", "token": "t", "address": f"unix:{folder}/none", "notice_file": "x", "log": f"{folder}/log"}
