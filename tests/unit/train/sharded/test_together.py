@@ -175,8 +175,8 @@ def refused(_, directory):
     for each in (smaller, cut(wider)):
         parts = {"model": each, "optimizer": an_optimizer(each), "scheduler": torch.nn.Linear(1, 1)}
         said(BadInput, train.checkpointed(directory=directory, **parts).resume)
-    Cue(folder=str(directory), steps=3, workers=2).write()
-    os.environ[REHEARSAL] = str(directory)
+    Cue(folder=str(directory / "rehearsal"), steps=3, workers=2).write()
+    os.environ[REHEARSAL] = str(directory / "rehearsal")
     said(InvalidValue, lambda: train.checkpointed(model=model))
     return words
 
