@@ -51,6 +51,10 @@ class Holdings:
         self.indices = {id(each): index for index, each in enumerate(everything)}  # as in the optimizer's state_dict
         for number in range(len(optimizer.param_groups)):
             kept_by(optimizer, number)  # or it is refused
+        self._first = {  # a state that the optimizer has before its first step
+            each: {name: _small(value) for name, value in kept.items() if torch.is_tensor(value)}
+            for each, kept in optimizer.state.items()
+        }
         self._group_of = {id(each): number for number, group in enumerate(self.groups) for each in group}
         self._frozen = frozenset(map(id, frozen))  # for good; `requires_grad` of now would differ from worker to worker
         self.arenas: dict[int, Arena] = {}
@@ -142,6 +146,9 @@ class Holdings:
             group["params"] = [each for each in everything if id(each) in held]
         for arena in [self.arenas[unit] for unit in new]:
             arena.hand_to(self.optimizer)
+            for each in arena.parameters:  # Adagrad makes a state before any gradient has come
+                if each in self._first and each not in state:
+                    state[each] = {name: value.contiguous().clone() for name, value in self._first[each].items()}
         gone = {unit for unit in range(len(self.parameters)) if unit not in self.arenas}
         for parameter in [each for unit in gone - self._ghosts for each in self.parameters[unit]]:
             parameter.grad = None
@@ -169,6 +176,13 @@ class Holdings:
         if kind not in self._kept:
             self._kept[kind] = kept_by(self.optimizer, number, parameter)
         return self._kept[kind]
+
+
+def _small(value: torch.Tensor) -> torch.Tensor:
+    """The same values; one number in memory where all are the same."""
+    first = value.detach().flatten()[:1]
+    alike = value.dim() > 0 and bool((value == first).all())
+    return first.clone().expand(value.numel()).view(value.shape) if alike else value.detach().clone()
 
 
 def needs_of(staged: Staged, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
